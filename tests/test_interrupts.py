@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from asyncsched._interrupts import InterruptibleLock, Lock, finaliser, watch_for_interrupts
-from asyncsched.devices.counter import Counter
+from asyncsched.devices.contract import Counter
 
 
 @pytest.mark.parametrize("kind", [Lock, InterruptibleLock])

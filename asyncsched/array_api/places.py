@@ -22,7 +22,7 @@ import numpy as np
 
 from .._core.model import DONE, Lease, Task, Value
 from .._tree import map_leaves
-from ..ops.index_keys import Key, Path, through
+from ..ops.index_keys import Path, through
 from ..ops.kernels.index import check_in_place
 from ..ops.meta import Meta, meta
 from ..ops.op import Op, plan
@@ -180,13 +180,10 @@ class Place:
     def assign(self, key: Any, new: Any) -> None:
         """Write to a part of it. Arrays in the value are places here, so that nothing else holds what they show now."""
         key, indices = Tensor(self.storage.value)._encoded(map_leaves(_tensor_of, key))
-        if self._is_part(new, key) and not self.read_only:
+        own = isinstance(new, Place) and new.storage is self.storage
+        if own and not self.read_only and new.path == (*self.path, (_GETITEM, (("key", key),))):
             return  # as after `x[1:] += 1`: Python ends that by assigning the updated view to `x[1:]`
         self._write(new, indices, key=key)
-
-    def _is_part(self, other: Any, key: Key) -> bool:
-        same = isinstance(other, Place) and other.storage is self.storage
-        return same and other.path == (*self.path, (_GETITEM, (("key", key),)))
 
     def update(self, function: Callable[[Any, Any], Tensor], ufunc: Op | None, other: Any) -> None:
         """Write to all of it the result of an operator with another operand. If there is a universal function for the

@@ -45,8 +45,7 @@ from .._core.failure import Failure
 from .._core.model import Lease, Task, Value, failure_above, new_value
 from .._core.ownership import sole
 from ..devices import execution
-from ..devices.contract import Point
-from ..devices.counter import Counter
+from ..devices.contract import Counter, Point
 from ..devices.memory import Memory
 from ..errors import TaskCancelled
 from ..ops.meta import Meta, meta

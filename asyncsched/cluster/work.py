@@ -44,7 +44,7 @@ from ..devices.cuda import driver
 from ..devices.cuda.requirements import missing
 from ..devices.execution import as_declared
 from ..devices.guests import call
-from ..devices.host.pool import Pool
+from ..devices.host.memory import Pool
 from ..devices.memory import read_only
 from ..errors import AsyncSchedError, add_note, notes_of
 from ..ops.declare import UNPACK

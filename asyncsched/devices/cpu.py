@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -42,18 +42,95 @@ from .._core.free_threading import FREE_THREADED, LOOK
 from .._core.model import Task
 from .._threads import start_thread
 from ..ops.op import Blas, Op
-from ..ops.parallel import PART_SECONDS, share_by
-from .contract import Job, Point, begin_no_more, stream_thread, wait_at_exit
-from .counter import Counter
+from ..ops.parallel import PART_SECONDS, Part, share_by
+from .contract import Counter, Job, Point, begin_no_more, stream_thread, wait_at_exit
 from .host import blas
 from .host.allowed import allowed_processors
 from .host.memory import HostDevice, HostMemory, execute
 from .host.slices import take_long_slices
-from .host.team import Shared, Team
+
+_MOST: Final = 8  # most streams by default: beyond that memory is the bound, not processors
+
+
+class Shared:
+    """The parts of an operation that nobody has begun, and a count of those that have ended."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts: list[Part] = list(reversed(parts))  # that nobody has begun
+        self._ends: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def help(self, enough: Callable[[], bool] | None = None) -> None:
+        """Run parts until none is left, or `enough()` is true. It is called before each part. Raises nothing."""
+        while enough is None or not enough():
+            try:
+                # The error gets no name here: its traceback holds this frame, which would hold the error in turn.
+                self._ends.put(_error_of(self.parts.pop()))
+            except IndexError:  # all are begun
+                return
+
+    def wait(self, count: int) -> None:
+        """Wait until so many parts have ended. Raises an exception of one of them."""
+        errors = [error for error in (self._ends.get() for _ in range(count)) if error is not None]
+        if errors:
+            raise errors.pop()  # and this frame, which its traceback holds, drops it
+
+
+class Team:
+    """The streams of one device, `size` of them, which help each other: idle streams take parts of a large operation
+    from the stream that has it.
+
+    Theory of operation. The stream that has the task puts the parts where all see them, wakes idle streams, and then
+    takes parts itself until none is left. So it never waits for help: a stream that comes late finds nothing to do. A
+    stream looks for parts before it sleeps: because it has no task, or because its next task waits for another
+    stream's. In a training step that is most of the time of all but one stream, since each layer needs the one before.
+    When the stream gets a task, or the wait is over, it takes no more parts. Parts take about a millisecond, except
+    those of products of matrices, see `ops.cut`. At the end the stream that has the operation waits for the parts that
+    others have begun. A task that is cut is one task: it has one slot, one charge, and one end, which its own stream
+    reports.
+
+    No wake-up is lost between a stream that shares parts and one that goes to sleep. The first shows its parts first
+    and looks for sleepers second. The other says first that it is about to sleep, and looks for parts second.
+
+    A helper drops its part before it reports the end, as a stream does with a task: bytes return with the last
+    reference.
+
+    Not taken: a pool of threads only for parts. It would compete with the streams for the processors, as the threads of
+    a BLAS do, which spin for 25 to 100 ms after each product. (With several streams BLAS has one thread for each.)
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.streams: Sequence[CPUStream] = ()
+        self.parts: list[Shared] = []  # operations with parts that nobody has begun, and perhaps some without
+
+    def run(self, parts: Sequence[Part]) -> None:
+        """Run parts on the calling stream and on idle ones. Raises an exception of one of them."""
+        shared = Shared(parts)
+        self.parts.append(shared)
+        for stream in self.streams:
+            stream.wake(shared)
+        shared.help()
+        self.parts.remove(shared)
+        shared.wait(len(parts))
+
+    def open(self) -> Shared | None:
+        """An operation with parts that nobody has begun; None if there is none."""
+        if not self.parts:  # as most often
+            return None
+        # A copy of a list is made in one step, with the GIL and without it.
+        return next((shared for shared in list(self.parts) if shared.parts), None)
+
+
+def _error_of(part: Part) -> BaseException | None:
+    try:
+        part()
+    except BaseException as error:  # raised again by the stream that has the task
+        return error
+    return None
+
 
 _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
 _LOOK_UP: Final = Shared(())  # wakes a stream that sleeps, and gives it nothing to do
-_MOST: Final = 8  # most streams by default: beyond that memory is the bound, not processors
 
 
 def _share_blas(team: Team, task: Task) -> None:
@@ -80,7 +157,7 @@ class CPUStream:
         self._team = team
         self._waits_for: Counter | None = None
         self._waits_until = 0
-        self._looks_up = False
+        self.looks_up: bool = False  # now and then: see `_rest`
         self.worker: threading.Thread = start_thread(self._run, name)
         _streams.add(self)
 
@@ -102,10 +179,6 @@ class CPUStream:
             counter.wake()
         elif self.idle():
             self.queue.put(shared)
-
-    def leave(self) -> None:
-        """Begin nothing more. Called when the interpreter is about to end."""
-        begin_no_more(self.queue)
 
     def computes(self) -> bool:
         """Whether its thread is about to end or to go on, and does not wait for something that may never come."""
@@ -148,14 +221,9 @@ class CPUStream:
         """The next item. While arrays are out that a task here may have made, the thread looks up now and then: see
         `_core.free_threading`."""
         while True:
-            self._looks_up = bool(self._memory.escapes)
+            self.looks_up = bool(self._memory.escapes)
             with suppress(Empty):
-                return self.queue.get(timeout=LOOK if self._looks_up else None)
-
-    def look_up(self) -> None:
-        """Have its thread look up from now on, while arrays are out. On any thread."""
-        if not self._looks_up and self.idle():
-            self.queue.put(_LOOK_UP)
+                return self.queue.get(timeout=LOOK if self.looks_up else None)
 
     def _reach(self, counter: Counter, number: int) -> None:
         """Wait for another stream, and help meanwhile."""
@@ -186,7 +254,7 @@ def _leave() -> None:
     """
     left = [stream for stream in _streams if stream.worker.is_alive()]
     for stream in left:
-        stream.leave()
+        begin_no_more(stream.queue)
     wait_at_exit(lambda: any(stream.computes() for stream in left))
 
 
@@ -231,8 +299,10 @@ class CPUDevice(HostDevice):
             self.memory.on_escape = self._look_up
 
     def _look_up(self) -> None:
+        """Arrays are out: have the streams' threads look up from now on. On any thread."""
         for stream in self._running:
-            stream.look_up()
+            if not stream.looks_up and stream.idle():
+                stream.queue.put(_LOOK_UP)
 
     def run_here(self, task: Task) -> None:
         if task.plan.seconds and self._team is not None:

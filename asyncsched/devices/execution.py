@@ -73,8 +73,8 @@ def run(task: Task, memory: Memory) -> None:
                 _run_call(task, memory)
     except BaseException as error:  # any exception of a body belongs to its awaiter
         memory.explain(error)
-        fail(task, Failure.of(error, task.name, task.site, frames=not isinstance(task.call, Op)))
-        _uncharge(task)  # a signal may come when it already has its charge
+        # Without its charge: a signal may come when it already has one.
+        void(task, Failure.of(error, task.name, task.site, frames=not isinstance(task.call, Op)))
     finally:
         del task  # avoids a cycle: the exception's traceback holds this frame, and the task the exception
 
@@ -85,10 +85,8 @@ def release(task: Task) -> None:
     Except for a value larger than what was charged: the engine may have to name the line that asked for it. (A version
     written over the one before is not larger, since the charge of that one comes back.)
     """
-    if task.refund >= 0 or task.move is not None or task.site is None:
-        task.let_go()
-        return
-    kept = task.value
+    larger = task.refund < 0 and task.move is None and task.site is not None
+    kept = task.value if larger else None
     task.let_go()
     task.value = kept
 
@@ -100,39 +98,28 @@ def fail(task: Task, failure: Failure) -> None:
 
 
 def finish(task: Task, value: Value, array: Any, charge: int) -> None:
-    """Give the value its array, the task its refund, and hand on the buffers that it has written over."""
-    if task.takes:
-        for i in range(len(task.takes)):
-            _take_over(task, i)
+    """Give the value its array, the task its refund, and hand on the buffers that it has written over.
+
+    Of those the array comes last: the loop's thread, which may ask meanwhile whether the next task can write over the
+    new value, looks at the buffer of a value that has its array.
+    """
+    for place, new in task.takes:
+        old = task.inputs[place]
+        new.block, old.block = old.block, None
+        new.charge, old.charge = old.charge, 0
+        new.seq = old.seq
+        new.array = old.array
     value.array = array
     value.charge = value.nbytes = charge
     task.refund = task.cost - charge
 
 
-def _take_over(task: Task, i: int) -> None:
-    """Move an array, its buffer and its charge to the new value.
-
-    The array comes last: the loop's thread, which may ask meanwhile whether the next task can write over the new value,
-    looks at the buffer of a value that has its array.
-    """
-    place, new = task.takes[i]
-    old = task.inputs[place]
-    new.block, old.block = old.block, None
-    new.charge, old.charge = old.charge, 0
-    new.seq = old.seq
-    new.array = old.array
-
-
 def void(task: Task, failure: Failure) -> None:
-    """A task's result is void, since its device was lost before the result was there.
+    """A task's result is void, and gives its charge back: its body raised, or its device was lost before that ended.
 
     The array stays, since another stream may be about to read it, and will find out by itself.
     """
     fail(task, failure)
-    _uncharge(task)
-
-
-def _uncharge(task: Task) -> None:
     task.refund = task.cost
     if task.value is not None:
         task.value.charge = 0
@@ -222,13 +209,6 @@ def _decided(task: Task) -> bool:
         return True
     task.in_place = None
     return False
-
-
-def take_over_charge(task: Task, value: Value) -> None:
-    """Give back the charge of a value that the task has written over, in the same step as its own end, where the ledger
-    counts on that."""
-    if task.in_place is not None:
-        task.in_place, value.charge = (value.charge, value.seq), 0
 
 
 def _run_call(task: Task, memory: Memory) -> None:

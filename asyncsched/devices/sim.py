@@ -18,8 +18,7 @@ import numpy as np
 from .._core.completions import Completions
 from .._core.failure import Failure
 from .._core.model import Task, failure_above
-from .contract import Job, Point
-from .counter import Counter
+from .contract import Counter, Job, Point
 from .execution import release
 from .host.memory import HostDevice, HostMemory, execute
 

@@ -9,8 +9,8 @@ import traceback
 from pathlib import Path
 
 from ..runtime.loops import run
-from .blocks import one_for_each
 from .entries import NotHere, Report
+from .libraries import one_for_each
 from .programs import AFTER, GROUPS
 
 

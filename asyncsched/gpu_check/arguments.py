@@ -23,15 +23,9 @@ _HEADS, _PACKED = [x.reshape(4, 4, 4) for x in (_X, _Y, _Z)], np.concatenate([_X
 _SHAPES: Final = ((4, 4, 4),) * 3  # of queries, keys and values, packed one behind the other
 _WINDOWS: Final = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
 _POOL: Final = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
-_SOFTPLUS: Final = {"beta": 2.0, "threshold": 0.5}
 _SMOOTH: Final = {"ignore_index": 3, "label_smoothing": 0.1}
-_ONE_AXIS: Final = {"n": None, "axis": -1, "norm": "backward"}
-_AXES: Final = {"s": None, "axes": None, "norm": "backward"}
 _DRAWN: Final = {"shape": (8, 8), "dtype": np.dtype("f4")}
 _PLACES: Final = {"shape": (8, 8), "key": (TENSOR,)}
-_QUANTILE: Final = {"q": 0.3, "form": None, "percent": False, "axis": -1, "keepdims": False, "method": "linear"}
-_BINS: Final = {"bins": 7, "low": 0.1, "high": 1, "density": False, "weighted": False}
-_ENDS: Final = {"left": None, "right": None, "period": None}
 _NORMAL: Final = {"method": "normal", "named": (("loc", 1.0), ("scale", 2.0), ("size", (8, 8))), "tensors": ()}
 
 # By names of operations. They have no tensor among their operands where none is needed.
@@ -53,8 +47,8 @@ ROWS: Final[Mapping[str, Given]] = {
     "cross": ((_X[:, :3], _Y[:, :3]), {"axis": -1}),
     "qr": ((_X,), {"mode": "reduced"}),
     "svd": ((_X,), {"full_matrices": False}),
-    "fft ifft rfft irfft": ((_X,), _ONE_AXIS),
-    "fftn ifftn rfftn irfftn": ((_X,), _AXES),
+    "fft ifft rfft irfft": ((_X,), {"n": None, "axis": -1, "norm": "backward"}),
+    "fftn ifftn rfftn irfftn": ((_X,), {"s": None, "axes": None, "norm": "backward"}),
     "broadcast_to": ((_X,), {"shape": (2, 8, 8)}),
     "expand_dims": ((_X,), {"axis": 0}),
     "reshape": ((_X,), {"shape": (4, 16)}),
@@ -85,23 +79,23 @@ ROWS: Final[Mapping[str, Given]] = {
     "dropout": ((_X, 5), {"p": 0.25}),
     "uniform": ((5,), {**_DRAWN, "low": -2.0, "high": 3.0}),
     "normal": ((5,), _DRAWN),
-    "interp": ((_X, np.sort(_ROW), _ROW), _ENDS),
+    "interp": ((_X, np.sort(_ROW), _ROW), {"left": None, "right": None, "period": None}),
     "gradient": ((_X, 1.0), {"axis": 1, "edge_order": 1}),
     "convolve": ((_ROW, _ROW), {"mode": "full"}),
     "pad": ((_X,), {"pad_width": ((2, 1), (0, 2)), "mode": "edge"}),
     "sliding_window_view": ((_X,), {"window_shape": (2,), "axis": (0,)}),
-    "quantile": ((_X,), _QUANTILE),
+    "quantile": ((_X,), {"q": 0.3, "form": None, "percent": False, "axis": -1, "keepdims": False, "method": "linear"}),
     "argpartition": ((_X,), {"kth": 1}),
     "topk": ((_X,), {"k": 2, "axis": -1, "largest": True, "sorted": True}),
     "bincount": ((_AT,), {"minlength": 9}),
     "digitize": ((_X, np.sort(_ROW)), {"right": False}),
-    "histogram": ((_X,), _BINS),
+    "histogram": ((_X,), {"bins": 7, "low": 0.1, "high": 1, "density": False, "weighted": False}),
     "observation_weights": ((_AT, _ROW), {"names": ("fweights", "aweights")}),
     "clip_parts": ((_X.astype("c8"),), {}),
     "axpby axpby_squared": ((_X, _Y, 0.5, -2.0), {}),
     "adam_step": ((_X, _Y, _Z, np.array(3), 0.1, 0.01, 0.9, 0.99, 1e-8), {}),
     "leaky_relu": ((_X,), {"negative_slope": 0.1}),
-    "softplus": ((_X,), _SOFTPLUS),
+    "softplus": ((_X,), {"beta": 2.0, "threshold": 0.5}),
     "gelu": ((_X,), {"approximate": "tanh"}),
     "gelu_backward": ((_X, _Y), {"approximate": "tanh"}),
     "layer_norm": ((_X, _ROW, _Y[0]), {"eps": 1e-5}),

@@ -116,10 +116,8 @@ class Entry:
             if not self.whole:
                 file.seek(max(0, (folder / "output").stat().st_size - 4 * _TAIL))
             text = file.read().decode("utf-8", "backslashreplace").strip()
-        self.output, found = (
-            text if self.whole else text[-_TAIL:],
-            _TRACEBACK.search(text, max(text.rfind("Traceback (most"), 0)),
-        )
+        self.output = text if self.whole else text[-_TAIL:]
+        found = _TRACEBACK.search(text, max(text.rfind("Traceback (most"), 0))
         self.traceback = found[0][:_TAIL] if found else ""
         with suppress(OSError, ValueError):  # there are no facts, or the last line is cut off
             for line in (folder / "facts").read_text("utf-8").splitlines():

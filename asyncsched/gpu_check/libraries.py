@@ -18,37 +18,37 @@ from numpy.linalg import LinAlgError
 import asyncsched as asc
 from asyncsched import linalg
 
+from .._interrupts import finaliser
 from ..devices.cuda import requirements
+from ..devices.cuda.pool import PrivatePool, Spare, untracked
 from ..ops.declare import UNPACK
 from ..ops.meta import meta
-from ..ops.op import plan
+from ..ops.op import CARD_GRANULE, plan
 from ..ops.table import TABLE
 from ..tensors.tensor import apply
 from .arguments import arguments
-from .blocks import one_for_each
 from .entries import NotHere, Program, Report
 from .probes import MIB, TRANSFORMS, agree, raised
 
 _REDUCTIONS: Final = "max min argmax argmin any all sum count_nonzero nanmax nanmin nanargmax nanargmin"
+_DELAY: Final = """
+extern "C" __global__ void delay(long long cycles) {
+    for (long long start = clock64(); clock64() - start < cycles; ) { }
+}
+"""
+_LONGEST: Final = 400_000  # cycles: some tenths of a millisecond
+_HELD_UP: Final = 0.1  # of the allocations
 Step = Callable[[Any, Any], Any]
-
-
-def _transformed(name: str, xp: Any, x: Any) -> Any:
-    return abs(getattr(xp.fft, name)(x)) * 1.0
-
-
-def _reduced(name: str, xp: Any, x: Any) -> Any:
-    return getattr(xp, name)(x, axis=-1)
 
 
 # Steps of one array, by a namespace.
 STEPS: Final[Mapping[str, Step]] = {
-    **{name: partial(_transformed, name) for name in TRANSFORMS},
+    **{name: lambda xp, x, name=name: abs(getattr(xp.fft, name)(x)) * 1.0 for name in TRANSFORMS},  # type: ignore[misc]
     "convolve": lambda xp, x: xp.convolve(x[0], x[1], mode="full") * 1.0,
 }
 # Of an array with NaN, ties and infinities, by a namespace.
 _EDGES: Final[Mapping[str, Step]] = {
-    **{name: partial(_reduced, name) for name in _REDUCTIONS.split()},
+    **{name: lambda xp, x, name=name: getattr(xp, name)(x, axis=-1) for name in _REDUCTIONS.split()},  # type: ignore[misc]
     "max of all": lambda xp, x: x.max(),
     "argmin of all": lambda xp, x: xp.argmin(x),
     "sort": lambda xp, x: xp.sort(x, axis=-1),
@@ -204,6 +204,55 @@ async def two_devices(report: Report) -> None:
 # -- random programs --------------------------------------------------------------------------------------------------
 
 
+class Block:
+    """Some memory of the device, for as long as anything refers to it."""
+
+    made: int = 0
+
+    def __init__(self, cuda: Any, nbytes: int) -> None:
+        self._free, self._stream = cuda.runtime.freeAsync, cuda.get_current_stream().ptr
+        self.start: Any = cuda.runtime.mallocAsync(nbytes, self._stream)
+        cuda.runtime.memsetAsync(self.start, 0xFF, nbytes, self._stream)
+        Block.made += 1
+
+    @finaliser(lambda *_: None)  # with its one line the block is free
+    def __del__(self) -> None:
+        self._free(self.start, self._stream)
+
+
+def one_for_each() -> None:
+    """Have the pools of this process hand out one block for each allocation.
+
+    Each block goes back in the order of the stream that took it, and at once. So whoever reads it later faults, on
+    whatever stream, or is found by a tool that watches memory. What a pool has free stays mapped, and such a reader
+    most often gets what it hoped for. Each block is full of 0xff, and some streams are held up at random: who reads too
+    early, or what was not written, gets NaN or -1.
+
+    Raises:
+        NotHere: if CuPy is a fake.
+    """
+    cupy = requirements.cupy()
+    if not hasattr(cupy, "RawKernel"):
+        raise NotHere("this CuPy takes no kernels of one's own")
+    delay, rng = cupy.RawKernel(_DELAY, "delay"), random.Random(1)
+    delay.compile()
+
+    def malloc(self: PrivatePool, nbytes: int) -> Any:
+        nbytes, device = -(-nbytes // CARD_GRANULE) * CARD_GRANULE, cupy.cuda.runtime.getDevice()
+        if not nbytes:
+            return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(0, 0, None, device), 0)
+        if rng.random() < _HELD_UP:
+            delay((1,), (1,), (rng.randrange(_LONGEST),))
+        block = Block(cupy.cuda, nbytes)
+        return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(block.start, nbytes, untracked(block), device), 0)
+
+    def drop(self: Spare, array: Any) -> None:
+        """Keep no array: the next one has a block of its own, too."""
+
+    PrivatePool.malloc = malloc  # type: ignore[method-assign]
+    Spare.keep = drop  # type: ignore[method-assign]
+
+
 def _written(a: asc.Tensor, b: asc.Tensor) -> asc.Tensor:
     c = a + 0
     c[3] = b[1]
@@ -220,7 +269,8 @@ _OPERATIONS: Final[Sequence[Callable[[asc.Tensor, asc.Tensor], asc.Tensor]]] = (
 
 
 async def programs(report: Report) -> None:
-    """Random programs have the CPU's bits: on the scheduler's pool, then on the one of `blocks`."""
+    """Random programs have the CPU's bits: on the scheduler's pool, then with a block for each
+    allocation."""
     count = report.size(60, 4)
     for seed in range(2 * count):
         if seed == count:

@@ -1,4 +1,4 @@
-"""A pytest plugin: each allocation of a scheduler has a block of its own, see `asyncsched.gpu_check.blocks`."""
+"""A pytest plugin: each allocation of a scheduler has a block of its own, see `asyncsched.gpu_check.libraries`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from asyncsched.gpu_check.blocks import Block, one_for_each
+from asyncsched.gpu_check.libraries import Block, one_for_each
 
 one_for_each()
 

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from asyncsched.devices.cuda.products import handle_of
+from asyncsched.devices.cuda.graph import handle_of
 
 ILLEGAL_ADDRESS = "IllegalAddress"
 KERNEL = 'extern "C" __global__ void add(double* x) { x[0] += 1; }'

@@ -17,11 +17,10 @@ from threadpoolctl import ThreadpoolController
 import asyncsched as asc
 from asyncsched._core.model import Task
 from asyncsched.devices import cpu
-from asyncsched.devices.contract import Job
-from asyncsched.devices.counter import Counter
+from asyncsched.devices.contract import Counter, Job
 from asyncsched.devices.host import blas, slices
-from asyncsched.devices.host import pool as host_pool
-from asyncsched.devices.host.pool import Pool
+from asyncsched.devices.host import memory as host_memory
+from asyncsched.devices.host.memory import Pool
 from asyncsched.ops import cut
 from asyncsched.ops.kernels.blocks import without_buffers
 from tests.fake_cupy import Fake
@@ -481,7 +480,7 @@ def test_live_and_free_bytes_stay_under_the_limit() -> None:
 
 
 def test_free_bytes_are_bounded_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncsched.devices.host.pool.UNBOUNDED_FREE", 3 * MIB)
+    monkeypatch.setattr("asyncsched.devices.host.memory.UNBOUNDED_FREE", 3 * MIB)
     pool = Pool(None)
     blocks = [pool.take(MIB + i * 64) for i in range(6)]
     for block in blocks:
@@ -498,7 +497,7 @@ def test_a_block_that_there_is_no_memory_for_does_not_count(monkeypatch: pytest.
 
     pool = Pool(4 * MIB)
     pool.give(pool.take(MIB))
-    monkeypatch.setattr(host_pool, "_new_array", full)
+    monkeypatch.setattr(host_memory, "_new_array", full)
     for _ in range(12):
         with pytest.raises(MemoryError):
             pool.take(3 * MIB)

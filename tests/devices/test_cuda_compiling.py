@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda.compiling import first_run
 from asyncsched.devices.cuda.memory import CUDAMemory
+from asyncsched.devices.cuda.threads import first_run
 from tests.fake_cupy import Fake
 from tests.waiting import LONGEST, until
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices import execution
+from asyncsched.devices.cuda.context import CUDAContext
 from tests.fake_cupy import Fake, fake_cupy
 from tests.fake_cupy.errors import CUDARuntimeError
 from tests.ledger import lane_of
@@ -243,9 +243,8 @@ async def test_what_a_fault_kept_from_being_made_is_not_read(fake: Fake, monkeyp
     async with opened(2) as s:
         x = await s.put(BLOCK)
         await s.barrier()
-        monkeypatch.setattr(
-            execution, "void", _after(decided, execution.void)
-        )  # the reader is told nothing of its producer
+        # The reader is told nothing of its producer.
+        monkeypatch.setattr(CUDAContext, "lost", _after(decided, CUDAContext.lost))
         first, second = s.devices[0].streams
         made = s.submit_nowait(_after(gate, np.positive), x, shape=x.shape, dtype=x.dtype) + 1
         tail = made * 2  # so that the reader goes to the other stream
@@ -344,7 +343,9 @@ async def test_the_error_of_a_lost_device_holds_nobody(fake: Fake) -> None:
     async with opened(1) as s:
         x = await s.put(BLOCK)
         await s.barrier()
-        s.devices[0].context._events.clear()  # so that the fault is met where one is made, after the pool had none
+        s.devices[0].context._events[
+            False
+        ].clear()  # so that the fault is met where one is made, after the pool had none
         fake.fail()
         for _ in range(2):  # the first has an error of its own besides
             with pytest.raises(CUDARuntimeError):

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda.heap import Heap
-from asyncsched.devices.cuda.pool import PrivatePool
+from asyncsched.devices.cuda.pool import Heap, PrivatePool
 from asyncsched.ops.op import CARD_GRANULE
 from tests.fake_cupy import Fake, fake_cupy
 from tests.fake_cupy.errors import CUDARuntimeError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda import compiling, memory
+from asyncsched.devices.cuda import memory, threads
 from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake
 from tests.ledger import engine_of, lane_of
@@ -209,7 +209,7 @@ async def test_each_form_of_the_operands_takes_a_turn_once(fake: Fake, monkeypat
 
     def first_run(kernel: Any) -> Any:
         turns.append(kernel)
-        return compiling.first_run(kernel)
+        return threads.first_run(kernel)
 
     monkeypatch.setattr(memory, "first_run", first_run)
     async with opened(1) as s:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda import switching
-from asyncsched.devices.cuda.device import CUDADevice
+from asyncsched.devices.cuda.device import SWITCH_SECONDS, CUDADevice
 from tests.fake_cupy import Fake
 
 from .conftest import ended
@@ -28,10 +27,10 @@ def before() -> Iterator[None]:
 
 async def test_it_is_put_back_by_the_last(fake: Fake) -> None:
     async with asc.Scheduler("cuda"):
-        assert sys.getswitchinterval() == switching.SECONDS
+        assert sys.getswitchinterval() == SWITCH_SECONDS
         async with asc.Scheduler(CUDADevice(0, 1, switch_interval=1e-4)):
             assert sys.getswitchinterval() == pytest.approx(1e-4)
-        assert sys.getswitchinterval() == switching.SECONDS
+        assert sys.getswitchinterval() == SWITCH_SECONDS
     assert sys.getswitchinterval() == BEFORE
     await ended()
 

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncsched.devices.cuda import cupy_internals, fused
-from asyncsched.devices.cuda.cupy_internals import NotElementwise, private
-from asyncsched.devices.cuda.expressions import Names
+from asyncsched.devices.cuda import expressions, fused
+from asyncsched.devices.cuda.expressions import Names, NotElementwise, private
 from asyncsched.ops.kernels import windows
 from asyncsched.ops.meta import meta
 from asyncsched.ops.op import plan
@@ -168,7 +167,7 @@ def test_what_is_fused_has_the_machine_code_of_cupys_kernels(
 ) -> None:
     """All but those that are never fused, and those whose bits were found to be the same."""
     fused = {loop.name for loop in loops(cupy)}
-    monkeypatch.setattr(cupy_internals, "_CONTRACTED", {})
+    monkeypatch.setattr(expressions, "_CONTRACTED", {})
     every, others = loops(cupy), list[str]()
     groups: dict[str, list[Loop]] = {}
     for loop in every:
@@ -195,7 +194,7 @@ def test_the_kernels_of_single_operations_compile(cupy: Any, compiler: Compiler,
             result = plan(op, tuple([forms[a.slot] if type(a) is Ref else a for a in args]), options).meta
         except TypeError:  # no function of NumPy's takes this dtype
             continue
-        run = fused._alone(cupy, op, args, options, result, forms)
+        run = fused._alone(cupy, op, args, options, [*forms, result])
         assert run is not None
         found = compiler.compile(fused._code(cupy, len(run.reads), *run.source), "-arch=sm_90", *fused._OPTIONS[1:])
         assert list(found) == ["asyncsched_run"]

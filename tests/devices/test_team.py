@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import asyncsched as asc
 import asyncsched.nn.functional as F  # noqa: N812
-from asyncsched.devices.host.team import Shared, Team
+from asyncsched.devices.cpu import Shared, Team
 from asyncsched.ops import cut, parallel
 from asyncsched.ops.op import Op, resolve
 from asyncsched.ops.table import TABLE
@@ -40,7 +40,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         seen.add(threading.current_thread().name)
         return original(part)
 
-    import asyncsched.devices.host.team as module
+    import asyncsched.devices.cpu as module
 
     original = module._error_of
     monkeypatch.setattr(module, "_error_of", run)
@@ -542,7 +542,7 @@ def test_a_helper_that_comes_late_finds_nothing_and_holds_nothing() -> None:
     team.run([lambda i=i: ran.append(i) for i in range(3)])
     assert ran == [0, 1, 2]
     (shared,) = late.woken
-    assert not shared.left()
+    assert not shared.parts
     assert team.open() is None
     shared.help()
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices import torch_interop
+from asyncsched.devices import guests
 from asyncsched.flow import learned
 from tests.waiting import fail, turns
 
@@ -153,7 +153,7 @@ async def test_a_backward_pass_is_seen(s: asc.Scheduler, torch: Any) -> None:
 
 def test_what_was_there_and_goes_makes_room(torch: Any) -> None:
     there, made = [torch.ones(1000) for _ in range(4)], []
-    with torch_interop.counted(torch) as found:
+    with guests.counted(torch) as found:
         while there:
             made.append(there[-1] + 1)
             del there[-1]
@@ -166,11 +166,11 @@ async def test_a_modules_result_is_counted_once(s: asc.Scheduler, torch: Any) ->
     assert cost.known("linear") == ((2000, 0, 1),)
 
 
-@pytest.mark.parametrize("name", torch_interop._PRIVATE)
+@pytest.mark.parametrize("name", guests._PRIVATE)
 async def test_a_module_gives_the_same_where_pytorch_has_it_under_another_name(
     s: asc.Scheduler, torch: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setitem(torch_interop._PRIVATE, name, "gone")
+    monkeypatch.setitem(guests._PRIVATE, name, "gone")
     x, cost, linear = await s.put(np.ones((10, 100), np.float32)), asc.LearnedCost(), torch.nn.Linear(100, 50)
     expected = linear(torch.ones(10, 100)).detach().numpy()
     assert np.allclose(await s.call(linear, x, nbytes=cost, name="linear"), expected, atol=1e-6)  # on fewer threads
@@ -185,11 +185,11 @@ def test_on_cuda_the_allocator_tells() -> None:
         max_memory_allocated=lambda device: 500,
         reset_peak_memory_stats=peaks.append,
     )
-    with torch_interop.counted_on(SimpleNamespace(cuda=cuda), 1) as found:
+    with guests.counted_on(SimpleNamespace(cuda=cuda), 1) as found:
         pass
     assert (found.peak, found.kept, peaks) == (400, 30, [1])
     cuda.is_available = lambda: False
-    with torch_interop.counted_on(SimpleNamespace(cuda=cuda), 1) as found:
+    with guests.counted_on(SimpleNamespace(cuda=cuda), 1) as found:
         pass
     assert (found.peak, found.kept) == (0, 0)
 

@@ -16,8 +16,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.cuda.janitor import Loan, keeper_of
-from asyncsched.devices.cuda.pool import Block, PrivatePool
-from asyncsched.devices.untracked import behind, untracked
+from asyncsched.devices.cuda.pool import Block, PrivatePool, behind, untracked
 from tests.cycles import Cycle
 from tests.waiting import no_collector, until
 

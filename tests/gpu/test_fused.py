@@ -12,7 +12,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn
-from asyncsched.devices.cuda import cupy_internals, expressions, fused
+from asyncsched.devices.cuda import expressions, fused
 from asyncsched.devices.cuda.fused import FusedSteps, fusible
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
@@ -206,11 +206,11 @@ async def test_a_run_is_one_kernel_and_its_intermediates_take_no_memory(card):
         assert same(await graph(x).numpy(), await chain(x).numpy())
 
 
-@pytest.mark.parametrize("name", cupy_internals.PRIVATE)
+@pytest.mark.parametrize("name", expressions.PRIVATE)
 async def test_what_cupy_has_under_another_name_is_done_by_its_public_functions(card, monkeypatch, name):
-    if card.fake is not None and name != next(iter(cupy_internals.PRIVATE)):
+    if card.fake is not None and name != next(iter(expressions.PRIVATE)):
         pytest.skip("the fake has none of them")
-    monkeypatch.setitem(cupy_internals.PRIVATE, name, "_gone")
+    monkeypatch.setitem(expressions.PRIVATE, name, "_gone")
 
     def step(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
         return [*networks(x, y), asc.where(x < y, x, 1) * 2, asc.clip(x, 0, 1) + y, chain(x)]

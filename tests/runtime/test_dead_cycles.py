@@ -17,7 +17,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices import execution
-from asyncsched.devices.host import pool as host_pool
+from asyncsched.devices.host import memory as host_memory
 from tests.ledger import engine_of
 from tests.waiting import held, until
 
@@ -275,7 +275,7 @@ async def test_memory_errors_leave_the_pools_count_as_it_was(monkeypatch: pytest
         pool = s.devices[0].memory.pool
         before = pool.live
         with monkeypatch.context() as patched:
-            patched.setattr(host_pool, "_new_array", full)
+            patched.setattr(host_memory, "_new_array", full)
             for _ in range(12):
                 with pytest.raises(MemoryError):
                     await (x * 2.5).sum()

@@ -6,9 +6,10 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
+from time import perf_counter
 from typing import Any, Final
 
 from ..._blocks import contextmanager
@@ -17,15 +18,15 @@ from ..._core.model import Task
 from ..._interrupts import Lock
 from .. import execution
 from . import driver
-from .clock import Clock
 from .driver import capturing
 from .pool import PrivatePool
-from .requirements import missing, refused
+from .requirements import Missing, missing, refused
 
 _NOT_READY = 600  # cudaErrorNotReady
 _HOPPER = 9  # compute capability
 _OWN_ERRORS = ("CUDARuntimeError", "CUDADriverError")
 _CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
+_KEPT: Final = 10.0  # seconds: after so long, times are still exact to a microsecond
 
 
 # The errors of CUDA and its libraries where they find no memory on the device, by name and status. Some say then that
@@ -51,6 +52,12 @@ def of_capture(error: Exception) -> bool:
     return getattr(error, "status", _CAPTURE_ERRORS[0]) in _CAPTURE_ERRORS
 
 
+def unusable(name: str, lacks: Sequence[Missing]) -> RuntimeError:
+    """The error to raise if a device cannot be opened."""
+    told = "; ".join([f"{lack.how}: {lack.cure}" for lack in lacks])
+    return RuntimeError(f'{name} cannot be used: {told}. Or use Scheduler("cpu")')
+
+
 class CUDAContext:
     """One CUDA device: making it the current one, its memory, its events, and whether it was lost.
 
@@ -58,7 +65,6 @@ class CUDAContext:
         name, number: "cuda:1", and the 1.
         cupy, runtime: CuPy, and its bindings of the CUDA runtime.
         pool: its memory, from `open` on.
-        clock: times tasks for an instrument.
         fault: why the device is lost. Set from then until its streams have ended.
 
     Raises:
@@ -69,9 +75,8 @@ class CUDAContext:
 
     def __init__(self, name: str, number: int) -> None:
         self._primary = driver.make_context(number)
-        lacks = [f"{lack.how}: {lack.cure}" for lack in missing()]
-        if lacks:
-            raise RuntimeError(f'{name} cannot be used: {"; ".join(lacks)}. Or use Scheduler("cpu")')
+        if lacks := missing():
+            raise unusable(name, lacks)
         import cupy
 
         # CuPy's functions import it when they first need it, in parts that import each other. Two threads that begin
@@ -84,8 +89,8 @@ class CUDAContext:
         self.fault: Failure | None = None
         self._cure = f"{name} is unusable from here on: restart the process"
         self._fault_lock = Lock()
-        self._events: deque[Any] = deque()
-        self.clock: Clock = Clock(cupy, self.current)
+        self._events: tuple[deque[Any], deque[Any]] = deque(), deque()  # without timing, and with it
+        self._base: tuple[Any, float] = None, 0.0
         self._reached: set[int] = set()  # devices from which copies came
         found = self.runtime.getDeviceCount()
         if number >= found:
@@ -94,12 +99,7 @@ class CUDAContext:
             with self.current():
                 self.free_at_start: int = self.free_bytes()
         except self.runtime.CUDARuntimeError as error:  # the first call that makes a context
-            raise self.unusable(error) from error
-
-    def unusable(self, error: Exception) -> RuntimeError:
-        """The error to raise if CUDA says, while the device is opened, that it cannot be used."""
-        lack = refused(error)
-        return RuntimeError(f'{self.name} cannot be used: {lack.how}: {lack.cure}. Or use Scheduler("cpu")')
+            raise unusable(name, [refused(error)]) from error
 
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""
@@ -190,20 +190,36 @@ class CUDAContext:
 
     # -- events: making one takes long, so events that the host has seen are used again -------------------------------
 
-    def take_event(self) -> Any:
-        """An event, perhaps one that was given back."""
+    def take_event(self, timed: bool = False) -> Any:
+        """An event, perhaps one that was given back. One that is timed takes the device longer to record."""
         try:
-            return self._events.pop()
+            return self._events[timed].pop()
         except IndexError:
-            return self.new_event()
+            return self.new_event(timed)
 
-    def new_event(self) -> Any:
-        """A new event: blocking, so that a watcher sleeps, and without timing, which takes time."""
-        return self.cupy.cuda.Event(block=True, disable_timing=True)
+    def new_event(self, timed: bool = False) -> Any:
+        """A new event: blocking, so that a watcher sleeps."""
+        return self.cupy.cuda.Event(block=True, disable_timing=not timed)
 
-    def give_event(self, event: Any) -> None:
+    def give_event(self, event: Any, timed: bool = False) -> None:
         """Take back an event that the host has seen."""
-        self._events.append(event)
+        self._events[timed].append(event)
+
+    def seconds(self, event: Any) -> float:
+        """When the device passed an event that is timed, in seconds of `perf_counter`. The host has seen that it did.
+
+        By an event whose time on the host is known. CUDA gives the time between two events in milliseconds as a float
+        of 32 bits. So that event is taken anew every `_KEPT` seconds, else the times would grow coarse.
+        """
+        base, at = self._base
+        if base is None or perf_counter() - at > _KEPT:
+            with self.current():
+                base = self.cupy.cuda.Event(block=False, disable_timing=False)
+                base.record(self.cupy.cuda.Stream(non_blocking=True))  # on which nothing ever waits
+                base.synchronize()
+                at = perf_counter()
+            self._base = base, at
+        return at + float(self.cupy.cuda.get_elapsed_time(base, event)) * 1e-3
 
     def record(self, event: Any, stream: int) -> bool:
         """Record an event on any stream, from any thread. Returns whether it did: not while the stream captures."""
@@ -266,3 +282,28 @@ class CUDAContext:
                 self.free_bytes()  # asks nothing of a stream, since that may capture
             except self.runtime.CUDARuntimeError:
                 error.add_note(self._cure)
+
+
+class Times:
+    """When a task began and ended on the device; on the host, if the device is lost. For an instrument."""
+
+    __slots__ = ("_context", "_events", "_issued")
+
+    def __init__(self, context: CUDAContext) -> None:
+        self._context = context
+        self._issued = perf_counter()
+        self._events: list[Any] = []  # before its work, and behind it
+
+    def record(self, stream: Any) -> None:
+        """Call it before the task puts its work on the stream, and again when that is there."""
+        self._events.append(self._context.take_event(timed=True))
+        self._events[-1].record(stream)
+
+    def read(self, healthy: bool) -> tuple[float, float]:
+        """When it began and ended, in seconds of `perf_counter`. Call it once."""
+        if not healthy or len(self._events) < 2:  # it did not come so far
+            return self._issued, max(self._issued, perf_counter())
+        began, ended = [self._context.seconds(event) for event in self._events]
+        for event in self._events:
+            self._context.give_event(event, timed=True)
+        return began, max(began, ended)

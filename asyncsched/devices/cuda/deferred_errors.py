@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from ..._core.failure import Failure
 from ..._core.model import Task, Value
 from ..._interrupts import Lock
 from ...ops.kernels.checks import Check, Judge
-from ..counter import Counter
+from ..contract import Point
 
 _SLOT, _SLOTS = 8, 256  # bytes for a number, and how many such slots are pinned at a time
 
@@ -35,28 +35,19 @@ Number = tuple[Any, Any]  # a slot of pinned memory, and the dtype of the number
 _settling = Lock()
 
 
-class Stream(Protocol):
-    """The part of a stream that a deferred error uses."""
-
-    issued: Counter
-    finished: Counter
-    cuda: Any
-
-
 class DeferredError:
     """The outcome of one operation, which is known later.
 
     Attributes:
-        stream, number: the stream on which the operation was issued, and its number there.
+        point: just after the operation, on its stream.
         settled: whether it is known.
         failure: of the operation, once it is known, if it failed.
     """
 
-    def __init__(self, task: Task, stream: Stream, judge: Judge, numbers: Sequence[Number], slots: deque[Any]) -> None:
+    def __init__(self, task: Task, point: Point, judge: Judge, numbers: Sequence[Number], slots: deque[Any]) -> None:
         self._name, self._site = task.name, task.site
         self._judge, self._numbers, self._slots = judge, numbers, slots
-        self.stream: Stream = stream
-        self.number: int = stream.issued.count + 1
+        self.point: Point = point
         self.settled: bool = False
         self.failure: Failure | None = None
 
@@ -75,7 +66,8 @@ class DeferredError:
     def wait(self) -> Failure | None:
         """Block until the device has passed the operation. Returns its failure, if it failed."""
         if not self.settled:
-            self.stream.finished.reach(self.number)
+            stream, number = self.point
+            stream.finished.reach(number)
         return self.failure
 
 
@@ -87,11 +79,12 @@ class DeferredErrors:
         self._slots: deque[Any] = deque()
         self.any: bool = False  # whether there ever was a deferred error
 
-    def raised(self, task: Task, value: Value, stream: Stream, checks: Sequence[Check]) -> None:
+    def raised(self, task: Task, stream: Any, checks: Sequence[Check]) -> None:
         """An operation was issued whose errors will be known later."""
+        value: Any = task.value
         for numbers, judge in checks:
             copied = [self._copied(number, stream.cuda) for number in numbers]
-            deferred = DeferredError(task, stream, judge, copied, self._slots)
+            deferred = DeferredError(task, (stream, stream.issued.count + 1), judge, copied, self._slots)
             value.deferred_errors = (*getattr(value, "deferred_errors", ()), deferred)
             self.any = True
 

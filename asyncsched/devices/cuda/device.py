@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -17,12 +19,13 @@ from ..._interrupts import Lock
 from ..._tree import find
 from ...ops.program import Program
 from ..contract import Device, Job
-from . import switching, threads
-from .context import CUDAContext
+from . import threads
+from .context import CUDAContext, unusable
 from .fused import FusedProgram
 from .graph import CUDAGraph
 from .janitor import Janitor, loan_of, thread_name
 from .memory import CUDAMemory, pending_on
+from .requirements import refused
 from .requirements import usable as usable
 from .stream import CUDAStream
 
@@ -32,8 +35,11 @@ SHARE_OF_FREE = 0.8
 # Seconds. On the host of an H200 it takes 5e-5 to wake a thread; and the ends of a burst are told late.
 _HOP = 5e-4
 _NO_ROOM = 2  # cudaErrorMemoryAllocation
-
-
+SWITCH_SECONDS = 5e-4  # see `_switch_after`
+_HALF = 5e-7  # a microsecond: CPython cuts off fractions of one
+_switching = Lock()
+_wanted: dict[object, float] = {}  # switch intervals by owner
+_before = _ours = 0.0  # the interval that somebody else set, and the one set here
 _open: Final[weakref.WeakSet[CUDADevice]] = weakref.WeakSet()
 
 
@@ -83,7 +89,7 @@ class CUDADevice(Device):
         streams: int = 2,
         *,
         spin: float = 0.0,
-        switch_interval: float | None = switching.SECONDS,
+        switch_interval: float | None = SWITCH_SECONDS,
     ) -> None:
         check_number("switch_interval", switch_interval, "seconds", none="Python's own")
         self._switch_interval = switch_interval
@@ -123,7 +129,7 @@ class CUDADevice(Device):
         """
         tracked = self.context.free_at_start - self._count * self.context.cublas_workspace()
         if tracked <= 0:
-            raise self.context.unusable(self.context.runtime.CUDARuntimeError(_NO_ROOM))
+            raise unusable(self.name, [refused(self.context.runtime.CUDARuntimeError(_NO_ROOM))])
         return max(1, int(tracked * SHARE_OF_FREE))
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
@@ -138,11 +144,10 @@ class CUDADevice(Device):
         self.context.pool.own = frozenset([stream.cuda.ptr for stream in self._running])
         for stream in streams:
             stream.open(self.memory, self._ended)
-        if self._switch_interval is not None:
-            switching.hold(self, self._switch_interval)
+        _switch_after(self, self._switch_interval)
 
     def close(self) -> None:
-        switching.let_go(self)
+        _switch_after(self, None)
         streams, self.streams = self.streams, []
         for stream in (*streams, self.copier, self._copies_out) if streams else ():
             stream.close()
@@ -194,8 +199,14 @@ class CUDADevice(Device):
             raise ValueError(
                 f"the array is on cuda:{number}: `put` it there with device=, or move it to {self.name} first"
             )
+        # Its export is ordered before the copies. To make their stream current would not do: CuPy's arrays are ordered
+        # behind the work of the current stream, which is the user's.
+        ordered = SimpleNamespace(
+            __dlpack__=lambda **_: source.__dlpack__(stream=self.copier.cuda.ptr),
+            __dlpack_device__=lambda: (kind, number),
+        )
         with self.context.here():
-            return self.xp.from_dlpack(_Ordered(source, self.copier.cuda.ptr, (kind, number)))
+            return self.xp.from_dlpack(ordered)
 
     def note_arguments(self, context: Context, args: Sequence[Any]) -> None:
         own, cuda = self.xp.ndarray, self.xp.cuda
@@ -206,20 +217,26 @@ class CUDADevice(Device):
                 return
 
 
-class _Ordered:
-    """An array whose export is ordered before `stream`, wherever it is imported.
+def _switch_after(owner: object, seconds: float | None) -> None:
+    """Have threads wait for the GIL no longer than this before they ask for it. None takes that back.
 
-    To make that the current stream would not do: CuPy's arrays are ordered behind the work of the current stream, which
-    is the user's.
+    It is a setting of the process. The shortest interval of all owners counts, and the last one sets back the interval
+    from before.
+
+    CPython's own is 5 ms (`sys.setswitchinterval`). A stream's issuing thread gives the GIL away with each launch.
+    So beside an event loop that stays in Python it issues one operation in such a time or more, and the card runs
+    dry. Measured on CuPy in host memory, on two busy processors: beside such a loop an operation is issued every
+    600 us at 5 ms, every 180 us at 1 ms, every 130 us at 0.5 ms, and no more often below. A chain of operations
+    takes the same time at all these settings, and a loop beside two busy streams is equally late.
     """
-
-    def __init__(self, source: Any, stream: int, device: tuple[int, int]) -> None:
-        self._source = source
-        self._stream = stream
-        self._device = device
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._source.__dlpack__(stream=self._stream)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._device
+    global _before, _ours
+    with _switching:
+        if seconds is not None:
+            _wanted[owner] = seconds
+        elif _wanted.pop(owner, None) is None:
+            return
+        now = sys.getswitchinterval()
+        if now != _ours:
+            _before = now  # if somebody else has set it meanwhile, that is set back
+        sys.setswitchinterval(min([_before, *_wanted.values()]) + _HALF)
+        _ours = sys.getswitchinterval()

@@ -32,8 +32,7 @@ from ..._log import Log
 from ...ops.meta import Meta, meta
 from ...ops.op import Op, asked
 from ...ops.program import Program, Ref, Step, ref
-from .cupy_internals import NotElementwise, private
-from .expressions import Expression, expression, goes_by_elements, number_as
+from .expressions import Expression, NotElementwise, expression, goes_by_elements, number_as, private
 
 _ARGUMENT_BYTES = 3_800  # of one kernel: CUDA's limit is 4 KiB
 _MOST_LINES = 1024  # of one kernel, some 200 functions: a guess at what compiles in a second or two
@@ -188,18 +187,14 @@ class FusedSteps:
         if not (form.known and form.contiguous and form.nbytes and all(a.flags.c_contiguous for a in arrays)):
             return None
         # Numbers as text, since 0.0 equals -0.0.
-        key = (
-            op,
-            form.dtype,
-            tuple([a.dtype if type(a) is kind else (type(a), repr(a)) for a in args]),
-            *options.items(),
-        )
+        kinds = tuple([a.dtype if type(a) is kind else (type(a), repr(a)) for a in args])
+        key = (op, form.dtype, kinds, *options.items())
         try:
             run = self._runs[key]
         except KeyError:
             slots = count()
-            given = [ref(next(slots)) if type(a) is kind else a for a in args]
-            run = _alone(self._cupy, op, given, options, form, [meta(a.shape, a.dtype) for a in arrays])
+            operands = [ref(next(slots)) if type(a) is kind else a for a in args]
+            run = _alone(self._cupy, op, operands, options, [*[meta(a.shape, a.dtype) for a in arrays], form])
             if len(self._runs) >= _MOST_STEPS:
                 self._runs.clear()
             self._runs[key] = run
@@ -234,7 +229,7 @@ class FusedSteps:
             args: numbers, and a `Ref` for each array.
             forms: of the arrays, and of the result. All have one shape and no gaps.
         """
-        run = _alone(self._cupy, op, args, options, forms[-1], forms[:-1])
+        run = _alone(self._cupy, op, args, options, forms)
         if run is None:
             return None
         try:
@@ -306,12 +301,10 @@ def fusible(op: Op) -> bool:
     return not isinstance(op.kernel, str) and goes_by_elements(op)
 
 
-def _alone(
-    cupy: Any, op: Op, args: Sequence[Any], options: Mapping[str, Any], form: Meta, forms: Sequence[Meta]
-) -> Run | None:
-    """An operation as a run of its own; None if it cannot be one. `forms`: of its arrays."""
-    step = Step(op, tuple(args), options, form, form.nbytes, 0, "")
-    program = Program(tuple(forms), [step], (len(forms),))
+def _alone(cupy: Any, op: Op, args: Sequence[Any], options: Mapping[str, Any], forms: Sequence[Meta]) -> Run | None:
+    """An operation as a run of its own; None if it cannot be one. `forms`: of its arrays, and of its result."""
+    *reads, form = forms
+    program = Program(tuple(reads), [Step(op, tuple(args), options, form, form.nbytes, 0, "")], (len(reads),))
     found = _expressions(cupy, program)
     return _run(program, range(1), program.last_reads(), found) if found else None
 

@@ -43,10 +43,10 @@ from typing import Any
 
 from ..._core.completions import Completions
 from ..._interrupts import finaliser
-from ..untracked import behind
 from . import driver, threads
 from .context import CUDAContext
 from .driver import capturing
+from .pool import behind
 
 # Seconds until a stream that is busy, or captures, is looked at again, since nobody tells when that has ended. They are
 # doubled each time that nothing has come back.

@@ -21,14 +21,13 @@ from ...ops.program import Ref
 from .. import execution, guests
 from ..guests import cached, call, is_guest
 from ..memory import Memory, owner_of
-from ..untracked import untracked
-from .compiling import first_run
 from .context import CUDAContext, of_memory
 from .deferred_errors import DeferredErrors, certain
 from .fused import FusedSteps, Launches, fusible
 from .janitor import Body, Janitor, Loan, keeper_of, kept_for
-from .pool import PrivatePool, Spare
+from .pool import PrivatePool, Spare, untracked
 from .staging import Staging, without_gaps
+from .threads import first_run
 
 _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, and the calling thread's own one
 _MOST_FUNCTIONS = 16_384  # so many are remembered. Then all are forgotten, and those still in use are soon back
@@ -166,7 +165,7 @@ class CUDAMemory(Memory):
         if array is None:
             if out is not None:
                 options = {**options, "out": out}
-            compute = partial(self._computed, task, value, kernel, args, options)
+            compute = partial(self._computed, task, kernel, args, options)
             # A single kernel that fails has not run. Several may have written over an input by then.
             again = (out is None or single) and not task.takes
             array = self.with_room(compute) if again else compute()
@@ -183,16 +182,14 @@ class CUDAMemory(Memory):
         source = None if op.out else execution.source_of(task, array)
         self._finish(task, value, array, source, block)
 
-    def _computed(
-        self, task: Task, value: Value, kernel: Callable[..., Any], args: list[Any], options: Mapping[str, Any]
-    ) -> Any:
+    def _computed(self, task: Task, kernel: Callable[..., Any], args: list[Any], options: Mapping[str, Any]) -> Any:
         if not task.call.checks:
             return kernel(*args, **options)
         assert task.lane is not None
         with checks.deferred() as found:
             array = kernel(*args, **options)
         if found:
-            self.deferred_errors.raised(task, value, task.lane.stream, found)
+            self.deferred_errors.raised(task, task.lane.stream, found)
         return array
 
     def needs(self, plan: Plan) -> tuple[int, int]:

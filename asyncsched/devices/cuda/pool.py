@@ -30,18 +30,22 @@ sizes, which either waste memory or serve no other size.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
+from ..._core.free_threading import merged_at_birth
 from ..._interrupts import Lock, finaliser
 from ...ops.op import CARD_GRANULE
 from .. import guests
-from ..untracked import untracked
-from .compiling import end_turn
 from .driver import capturing
-from .heap import Bin, Heap, Piece, Slab
+from .threads import end_turn
 
 _FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # if the limit allows; between them half of the reserved bytes. Guesses
 # The pool leaves so many bytes of the memory that was free when the scheduler opened, or an eighth of it if that is
@@ -49,6 +53,152 @@ _FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # if the limit allows; between th
 # and kernels take a few hundred MiB.
 MARGIN, SHARE_OF_MARGIN = 512 << 20, 8
 _FULL = 2  # cudaErrorMemoryAllocation
+Bin = tuple[int, int]  # the pointer of a stream, and a size
+_start, _nbytes = attrgetter("start"), attrgetter("nbytes")
+_object = np.dtype(object)
+
+
+@dataclass(slots=True, eq=False)
+class Slab:
+    """Memory from the device.
+
+    The pool holds CuPy's memory object, which frees the slab, and this does not. A thread may still be about to drop a
+    piece when the piece's slab goes back to the device. To free a slab there might block that thread.
+    """
+
+    ptr: int
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """Memory of a slab.
+
+    Attributes:
+        after: the streams that had it, by their pointers. A stream that takes it must come after their work so far.
+            The dict is never changed, only replaced: the same dict means that no stream has had it since.
+        bin: where the pool keeps it when it is given back.
+    """
+
+    slab: Slab
+    start: int
+    nbytes: int
+    after: dict[int, Any]
+    bin: Bin = (0, 0)
+
+    @property
+    def end(self) -> int:
+        return self.start + self.nbytes
+
+
+class Heap:
+    """Free memory by address, each piece joined with its free neighbours. It makes no call of CUDA. The caller holds a
+    lock."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []  # by address
+
+    def join(self, piece: Piece) -> None:
+        """Add a free piece, joined with those of its neighbours that are free."""
+        pieces = self._pieces
+        place = bisect_left(pieces, piece.start, key=_start)
+        if place < len(pieces) and pieces[place].slab is piece.slab and pieces[place].start == piece.end:
+            follower = pieces.pop(place)
+            piece.nbytes += follower.nbytes
+            piece.after = piece.after | follower.after
+        if place and pieces[place - 1].slab is piece.slab and pieces[place - 1].end == piece.start:
+            leader = pieces[place - 1]
+            leader.nbytes += piece.nbytes
+            leader.after = leader.after | piece.after
+        else:
+            pieces.insert(place, piece)
+
+    def take(self, size: int, stream: int, *, others: bool, but: Collection[int] = ()) -> Piece | None:
+        """Take `size` bytes from the smallest piece that has them and that only this stream had. None if there is none.
+
+        Args:
+            others: if there is no such piece, take from one that other streams had, too.
+            but: no piece that one of these streams had.
+        """
+        mine = {stream}
+        fitting = [
+            p
+            for p in self._pieces
+            if p.nbytes >= size and (p.after.keys() <= mine or (others and p.after.keys().isdisjoint(but)))
+        ]
+        if not fitting:
+            return None
+        piece = min(fitting, key=lambda p: (not p.after.keys() <= mine, p.nbytes))
+        if piece.nbytes == size:
+            self._pieces.remove(piece)
+            return piece
+        found = Piece(piece.slab, piece.start, size, piece.after)
+        piece.start += size
+        piece.nbytes -= size
+        return found
+
+    def followed(self, taken: Piece, stream: Any) -> None:
+        """Note that a stream now comes after all streams that had the piece from which it took.
+
+        So a stream that takes the rest of the piece need only come after this one. Otherwise the rest would name ever
+        more streams. But not if one of those has had the rest, or a neighbour that was joined to it, meanwhile.
+        """
+        place = bisect_left(self._pieces, taken.end, key=_start)
+        if place < len(self._pieces):
+            rest = self._pieces[place]
+            if rest.slab is taken.slab and rest.start == taken.end and rest.after is taken.after:
+                rest.after = {stream.ptr: stream}
+
+    def take_slab(self, wanted: int) -> Piece | None:
+        """Take a slab that is free as a whole: the smallest of at least `wanted` bytes, or else the largest.
+
+        None if all such slabs together have less than `wanted`.
+        """
+        whole = [piece for piece in self._pieces if piece.nbytes == piece.slab.size]
+        if not whole or sum(piece.nbytes for piece in whole) < wanted:
+            return None
+        enough = [piece for piece in whole if piece.nbytes >= wanted]
+        piece = min(enough, key=_nbytes) if enough else max(whole, key=_nbytes)
+        self._pieces.remove(piece)
+        return piece
+
+
+@merged_at_birth
+def untracked(thing: object) -> Any:
+    """Returns the only holder of a thing. The thing dies when the holder's last reference goes, and not before.
+
+    The garbage collector does not see the thing, so it never ends it early.
+
+    Theory of operation. The collector finalises all objects of a dead cycle before it clears any of them: it runs each
+    `__del__` and each generator's `finally`, and the callbacks of weak references. Their order is not defined, and each
+    runs only once. So a `__del__` that gives memory back may run before a user's finaliser of the same cycle. That one
+    would then read memory which somebody else has by now, or keep it.
+
+    CPython tracks the instances of every Python class, and CuPy's arrays, pointers and `UnownedMemory`. NumPy's arrays
+    are not tracked, not even those of objects: the collector never learns what they refer to. So an object that only
+    such an array holds has a reference which the collector cannot account for, and it is left alone.
+
+    So CuPy's memory holds an array without axes, and that holds the object whose `__del__` reports the end. The
+    collector clears CuPy's objects only after all finalisers, and only if none of those kept one. Then the array dies
+    by its reference count, and the object in it dies, too. Its `__del__` runs then: once, and never too early. Weak
+    references to it last as long, and their callbacks are not early either.
+
+    Such an object must not refer to any object of the user's: the collector would never find a cycle through it.
+
+    Not taken: a new object in place of one that the collector finalised, as `_core.ownership` has it for entries (these
+    objects are found from arrays, and change until their end); a class derived from `int`, without slots (CPython
+    tracks its instances, too); a weak reference with a callback on an empty array of NumPy's (it takes longer); CuPy's
+    `PythonFunctionAllocator` (the collector clears its memory's reference to the function that frees, and then that is
+    called); a capsule with a destructor (one that calls Python takes longer).
+    """
+    holder = np.empty((), _object)
+    holder[()] = thing
+    return holder
+
+
+def behind(holder: Any) -> Any:
+    """The thing that a holder holds; None for any other object."""
+    return holder[()] if type(holder) is np.ndarray and holder.dtype is _object and not holder.shape else None
 
 
 class Block:
@@ -84,12 +234,7 @@ class Spare(list[Any]):
         self.clear()
 
 
-class Spares(dict[Any, Spare]):
-    """One stream's spare arrays, by their form."""
-
-    def __missing__(self, form: Any) -> Spare:
-        found = self[form] = Spare()
-        return found
+Spares = defaultdict[Any, Spare]  # one stream's spare arrays, by their form
 
 
 class PrivatePool:
@@ -158,7 +303,7 @@ class PrivatePool:
 
     def spares_of(self, stream: Any) -> Spares:
         """The spare arrays of one of the scheduler's streams. Who takes one comes after that stream's work."""
-        return self._spares.setdefault(stream.ptr, Spares())
+        return self._spares.setdefault(stream.ptr, defaultdict(Spare))
 
     def reserved(self) -> int:
         """Bytes taken from the device, used or not."""

@@ -31,25 +31,12 @@ HostArray = np.ndarray[Any, Any]
 
 
 class Slot:
-    """One pinned buffer, and the event after its last transfer."""
+    """One pinned buffer, and the event that is recorded after each of its transfers."""
 
     def __init__(self, cupy: Any) -> None:
-        self.memory: Any = cupy.cuda.alloc_pinned_memory(SLOT_BYTES)
-        self.bytes: HostArray = np.frombuffer(self.memory, np.uint8, SLOT_BYTES)
+        self.bytes: HostArray = np.frombuffer(cupy.cuda.alloc_pinned_memory(SLOT_BYTES), np.uint8, SLOT_BYTES)
         self.event: Any = cupy.cuda.Event(block=True, disable_timing=True)
         self.place: int = self.bytes.ctypes.data
-        self.busy: bool = False
-
-    def sent(self, stream: Any) -> None:
-        """A transfer was enqueued."""
-        self.event.record(stream)
-        self.busy = True
-
-    def wait(self) -> None:
-        """Block until the last transfer is over."""
-        if self.busy:
-            self.event.synchronize()
-            self.busy = False
 
 
 class Staging:
@@ -76,11 +63,11 @@ class Staging:
         with self._lock:
             for start, slot in self._parts(self._slots, flat.nbytes):
                 part = flat[start // flat.itemsize : (start + SLOT_BYTES) // flat.itemsize]
-                slot.wait()
+                slot.event.synchronize()  # at once, if it was never recorded
                 slot.bytes[: part.nbytes].view(target.dtype)[:] = part
                 place = target.data.ptr + start
                 runtime.memcpyAsync(place, slot.place, part.nbytes, runtime.memcpyHostToDevice, stream.ptr)
-                slot.sent(stream)
+                slot.event.record(stream)
 
     def download(self, source: Any, stream: Any) -> HostArray:
         """A host copy of a device array without gaps. Blocks until it is there."""
@@ -94,7 +81,7 @@ class Staging:
                         _read(flat, *unread.pop(0))
                     place, nbytes = source.data.ptr + start, min(SLOT_BYTES, flat.nbytes - start)
                     runtime.memcpyAsync(slot.place, place, nbytes, runtime.memcpyDeviceToHost, stream.ptr)
-                    slot.sent(stream)
+                    slot.event.record(stream)
                     unread.append((start, slot))
                 for start, slot in unread:
                     _read(flat, start, slot)
@@ -119,7 +106,7 @@ class Staging:
 
 
 def _read(flat: HostArray, start: int, slot: Slot) -> None:
-    slot.wait()
+    slot.event.synchronize()
     part = flat[start : start + SLOT_BYTES]
     part[:] = slot.bytes[: part.nbytes]
 

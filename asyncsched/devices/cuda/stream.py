@@ -54,11 +54,9 @@ from ..._core.failure import Failure
 from ..._core.model import Task
 from ...ops.kernels.signal import forget_all_plans
 from .. import execution
-from ..contract import Job, Point, begin_no_more, stream_thread
-from ..counter import Counter
+from ..contract import Counter, Job, Point, begin_no_more, stream_thread
 from . import threads
-from .clock import Times
-from .context import CUDAContext
+from .context import CUDAContext, Times
 from .deferred_errors import DeferredError
 from .driver import capturing
 from .memory import CUDAMemory
@@ -177,7 +175,7 @@ class CUDAStream:
         observer, times, issued = memory.observer, None, True
         if observer is not None:
             observer.body_began(task)
-            times = Times(context.clock)
+            times = Times(context)
         try:
             if waits:
                 self._wait_for(waits)
@@ -300,7 +298,7 @@ class CUDAStream:
                 execution.void(task, task.failure)
             for deferred in errors:
                 if (failure := deferred.settle()) is not None:
-                    mine = deferred.stream is self and deferred.number == number
+                    mine = deferred.point == (self, number)
                     execution.fail(task, failure if mine else failure.passed_to(task.name, task.site))
         else:
             context.lost(task)
