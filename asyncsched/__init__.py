@@ -51,7 +51,7 @@ from .runtime.loops import run
 from .scheduler import Scheduler, current_scheduler
 from .scheduler import open as open
 from .tensors import functions as _functions
-from .tensors import gradients as _gradients
+from .tensors import methods as _methods
 from .tensors.awaitables import gather
 from .tensors.capture import Graph
 from .tensors.functions import *  # noqa: F403
@@ -107,10 +107,10 @@ def __dir__() -> list[str]:
     return [*__all__, "open", "__array_api_version__", "__array_namespace_info__", "__doc__", "__version__"]
 
 
-def _autograd() -> _gradients.Autograd:
+def _autograd() -> _methods.Autograd:
     from . import autograd
 
     return autograd
 
 
-_gradients.autograd = _autograd
+_methods.autograd = _autograd
