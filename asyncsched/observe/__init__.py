@@ -8,10 +8,9 @@ from .._core.instrument import Instrument, kind_of, priority_of, tenant_of
 from .._core.model import STATE_NAMES
 from ..pictures.graph import Node, TaskGraph
 from .blocked import LoopGuard, explain_on_signal
-from .marks import Marks
 from .probe import Probe
 from .recording import Recording
-from .spans import Spans
+from .spans import Marks, Spans
 from .summary import Live, Snapshot, Summary
 from .trace import Trace
 
