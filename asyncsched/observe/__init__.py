@@ -8,10 +8,11 @@ from .._core.instrument import Instrument, kind_of, priority_of, tenant_of
 from .._core.model import STATE_NAMES
 from ..pictures.graph import Node, TaskGraph
 from .blocked import LoopGuard, explain_on_signal
+from .live import Live
 from .probe import Probe
 from .recording import Recording
 from .spans import Marks, Spans
-from .summary import Live, Snapshot, Summary
+from .summary import Snapshot, Summary
 from .trace import Trace
 
 __all__ = [

@@ -1,10 +1,10 @@
 """Instruments for the tools of others: spans for OpenTelemetry, marks for profilers.
 
-Theory of operation of `Spans`. Events of submission come in the code that submits, in its context. So the parent of a span is
-what `opentelemetry.trace.get_current_span()` gives there: a request's, say. The code in a scope's block sees the same
-current span as the code around it, since a callback cannot make a span current for a block that may be left in another
-context. So each scope keeps what was current where it was opened. Where that is still current, or nothing is, the
-scope's own span is the parent; else the user has begun a span in the block, and that is.
+Theory of operation of `Spans`. Events of submission come in the code that submits, in its context. So the parent of a
+span is what `opentelemetry.trace.get_current_span()` gives there: a request's, say. The code in a scope's block sees
+the same current span as the code around it, since a callback cannot make a span current for a block that may be left
+in another context. So each scope keeps what was current where it was opened. Where that is still current, or nothing
+is, the scope's own span is the parent; else the user has begun a span in the block, and that is.
 
 A span ends when its task has physically ended, on the loop's thread, in whatever context. No context is needed for
 that. The body of a call runs in a context of its own, in which the call's span is made current. A coroutine function
