@@ -56,7 +56,7 @@ LOADED_ONLY_WHEN_USED = {
 # The rooms, from the ground up; those of one floor do not know each other. A module is in the room of its first name.
 FLOORS: list[tuple[str, ...]] = [
     ("_arguments", "_interrupts"),
-    ("errors", "_blocks", "_files", "_generators", "_instead", "_log", "_threads", "_tree"),
+    ("errors", "_blocks", "_files", "_instead", "_log", "_threads", "_tree"),
     ("ops", "_core", "pictures"),
     ("devices",),
     ("runtime",),

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from time import perf_counter
 from typing import Any, Final
 
-from .._generators import set_variable
+from .._blocks import set_variable
 from .._log import Log
 from ..runtime.context import ambient
 from .client import Cancelling, Client, Disconnected
