@@ -18,8 +18,7 @@ from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
 from ._interrupts import Lock
-from ._log import log
-from ._threads import start
+from ._system import log, start
 from .devices.contract import in_stream_thread
 from .errors import ImplicitBarrierError, QueueFull
 from .runtime.life import running_loop

@@ -38,8 +38,7 @@ from typing import Any, Final
 
 from .._arguments import check_number
 from .._core.instrument import Instrument
-from .._log import log
-from .._threads import start_thread
+from .._system import log, start_thread
 from ..runtime.context import opened
 from ..runtime.explain import explain_all
 from ..runtime.loop_work import LOOKING

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from .._blocks import set_variable
-from .._log import Log
+from .._system import Log
 from ..runtime.context import ambient
 from .client import Cancelling, Client, Disconnected
 from .http import TABLE, App, ASGIScope, BodyRefused, Exchange, Problem, Receive, Send, ShuttingDown, find_problem

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Final, ParamSpec, TypeVar
 
-from ..._threads import start
+from ..._system import start
 from ..contract import wait_at_exit
 from . import driver
 
