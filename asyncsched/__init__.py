@@ -46,12 +46,14 @@ from .errors import (
 )
 from .flow.learned import LearnedCost
 from .flow.scope import Scope
+from .flow.window import Window
 from .ops.op import exact
 from .runtime.loops import run
+from .runtime.statistics import Load, Statistics
 from .scheduler import Scheduler, current_scheduler
 from .scheduler import open as open
 from .tensors import functions as _functions
-from .tensors import gradients as _gradients
+from .tensors import methods as _methods
 from .tensors.awaitables import gather
 from .tensors.capture import Graph
 from .tensors.functions import *  # noqa: F403
@@ -65,11 +67,9 @@ if TYPE_CHECKING:
     from .devices.cuda.janitor import record_stream
     from .flow.batcher import SKIP, Batcher, Last, Stepper
     from .flow.pipeline import Pipeline
-    from .flow.window import Window
     from .nn.checkpoint import load, save
     from .observe import Trace
     from .observe.timer import Timer, measure
-    from .runtime.statistics import Load, Statistics
     from .tensors.functions import fft, linalg, random
 
 __version__ = "0.2.0"
@@ -80,11 +80,9 @@ _WHEN_USED = {
     "devices.cuda.janitor": "record_stream",
     "flow.batcher": "Batcher Last SKIP Stepper",
     "flow.pipeline": "Pipeline",
-    "flow.window": "Window",
     "nn.checkpoint": "load save",
     "observe": "Trace",
     "observe.timer": "Timer measure",
-    "runtime.statistics": "Load Statistics",
     "tensors.functions": "fft linalg random",
     "": "array_api autograd cluster devices nn observe optim serving",
 }
@@ -107,10 +105,10 @@ def __dir__() -> list[str]:
     return [*__all__, "open", "__array_api_version__", "__array_namespace_info__", "__doc__", "__version__"]
 
 
-def _autograd() -> _gradients.Autograd:
+def _autograd() -> _methods.Autograd:
     from . import autograd
 
     return autograd
 
 
-_gradients.autograd = _autograd
+_methods.autograd = _autograd

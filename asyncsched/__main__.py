@@ -50,14 +50,14 @@ def main(arguments: list[str]) -> str:
         return describe()
     from . import _reference
     from .gpu_check import command as gpu_check
-    from .observe import on_signal, replan, report
+    from .observe import blocked, replan, report
 
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         "python -m asyncsched", description=__doc__, epilog=_SECTIONS, formatter_class=form
     )
     commands = parser.add_subparsers(title="commands, each with a --help of its own", metavar="COMMAND", required=True)
-    modules = {"explain": on_signal, "trace": report, "replan": replan, "docs": _reference, "gpu-check": gpu_check}
+    modules = {"explain": blocked, "trace": report, "replan": replan, "docs": _reference, "gpu-check": gpu_check}
     for name, module in modules.items():
         command = commands.add_parser(
             name, help=module.HELP, description=f"Prints {module.HELP}.\n\n{module.PRINTS}", formatter_class=form

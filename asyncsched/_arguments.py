@@ -135,7 +135,7 @@ def counted(number: int, what: str) -> str:
 
 def require_package(what: str, package: str, extra: str) -> None:
     """Raise unless a package is installed, without importing it."""
-    if package not in sys.modules and importlib.util.find_spec(package) is None:
+    if sys.modules.get(package) is None and importlib.util.find_spec(package) is None:
         cure = f'pip install "asyncsched[{extra}]"'
         raise ModuleNotFoundError(f"{what} needs the package {package}: {cure}", name=package)
 

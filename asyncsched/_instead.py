@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
+from ._arguments import require_package
+
 P = ParamSpec("P")
 T = TypeVar("T")
 Names = Mapping[str, str]
@@ -40,7 +42,13 @@ def no_name(module: str, name: str, instead: Mapping[str, str]) -> AttributeErro
 
 
 def explain_missing(
-    namespace: dict[str, Any], module: str, instead: Names, *, when_used: Names | None = None, listed: bool = False
+    namespace: dict[str, Any],
+    module: str,
+    instead: Names,
+    *,
+    when_used: Names | None = None,
+    needs: tuple[str, str] | None = None,
+    listed: bool = False,
 ) -> None:
     """Make a module raise the error of `no_name` for every missing name. If `listed`, `dir()` shows its `__all__`.
 
@@ -49,12 +57,15 @@ def explain_missing(
     Args:
         when_used: by module below this one ("" for this one itself), the names in it, which are imported at their first
             use.
+        needs: the package that those names need, and the extra that installs it.
     """
     homes = {name: home for home, names in (when_used or {}).items() for name in names.split()}
 
     def __getattr__(name: str) -> Any:
         if name not in homes:
             raise no_name(module, name, instead)
+        if needs is not None:
+            require_package(f"{module}.{name}", *needs)
         home = import_module(f".{homes[name]}", module)
         namespace[name] = vars(home)[name] if name in vars(home) else import_module(f".{name}", home.__name__)
         return namespace[name]

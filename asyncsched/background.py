@@ -18,8 +18,7 @@ from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
 from ._interrupts import Lock
-from ._log import log
-from ._threads import start
+from ._system import log, start
 from .devices.contract import in_stream_thread
 from .errors import ImplicitBarrierError, QueueFull
 from .runtime.life import running_loop
@@ -38,16 +37,13 @@ class Background:
     scheduler: Scheduler
     runtime: Runtime
 
-    def __init__(self, name: str) -> None:
-        self._name = f"asyncsched {name}"
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        """Start the thread, and wait until the scheduler is open."""
         self._context = contextvars.Context()  # outside the caller's scopes
         self._loop: asyncio.AbstractEventLoop | None = None  # set once it is open
         self._closing = False
         self._reports: Answer[None] = SimpleQueue()  # the report that it is open; then, that it has closed
-
-    def open(self, options: Mapping[str, Any]) -> None:
-        """Start the thread, and wait until the scheduler is open."""
-        self._thread = threading.Thread(target=self._run, args=(options,), name=self._name, daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(options,), name=f"asyncsched {name}", daemon=True)
         running_code.add(self._thread)
         try:
             start(self._thread)
@@ -143,15 +139,10 @@ class Kept:
             ImplicitBarrierError: if the caller must not wait.
         """
         check_may_block(self._name)
-        found = self._current
-        if found is None:
-            with self._lock:
-                if self._current is None:
-                    opened = Background(self._name)
-                    opened.open(self._options)
-                    self._current = opened
-                found = self._current
-        return found
+        with self._lock:
+            if self._current is None:
+                self._current = Background(self._name, self._options)
+            return self._current
 
     def replace(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
         """Close the open scheduler, and use these options from now on. Returns the previous options."""

@@ -18,10 +18,12 @@ from .devices import select
 from .devices.contract import Device
 from .errors import SchedulerClosed
 from .flow.scope import Submitter
+from .flow.window import Window
 from .runtime.context import Ambient, enter, find, register
 from .runtime.life import OPEN, Life
 from .runtime.runtime import Runtime
 from .runtime.stall import StallWatch
+from .runtime.statistics import Load, Statistics, load_of, statistics_of, tracked_bytes_of
 from .runtime.waiting import abort, close_in_order, finish
 from .tensors.handles import Handle, runtime_of
 
@@ -30,9 +32,7 @@ if TYPE_CHECKING:
 
     from ._core.instrument import Instrument
     from .flow.pipeline.pipeline import Order, Pipeline, Source
-    from .flow.window import Window
     from .pictures.graph import TaskGraph
-    from .runtime.statistics import Load, Statistics
 
 T = TypeVar("T")
 
@@ -206,8 +206,6 @@ class Scheduler(Submitter, OnlyAsync):
         >>> asc.run(main)
         array([32., 32., 32.])
         """
-        from .flow.window import Window
-
         return Window(self._runtime, depth)
 
     @naming_arguments
@@ -294,8 +292,6 @@ class Scheduler(Submitter, OnlyAsync):
         >>> asc.run(main)
         1 8000 1048576
         """
-        from .runtime.statistics import statistics_of
-
         return statistics_of(self._runtime)
 
     @property
@@ -309,8 +305,6 @@ class Scheduler(Submitter, OnlyAsync):
         >>> asc.run(main)
         8000
         """
-        from .runtime.statistics import tracked_bytes_of
-
         return tracked_bytes_of(self._runtime)
 
     def load(self) -> Load:
@@ -325,8 +319,6 @@ class Scheduler(Submitter, OnlyAsync):
         >>> asc.run(main)
         0 0 0.0
         """
-        from .runtime.statistics import load_of
-
         return load_of(self._runtime)
 
     def explain(self, handle: Handle[Any] | None = None) -> str:

@@ -108,44 +108,36 @@ def scheduler(request: pytest.FixtureRequest) -> Scheduler:
     return found
 
 
-@pytest.fixture
-async def _scheduler_of_anyio(
-    request: pytest.FixtureRequest, scheduler_options: dict[str, Any]
-) -> AsyncIterator[Scheduler]:
-    async with _opened(request, scheduler_options) as scheduler:
+def _opening(fixture: Any) -> Any:
+    """The fixture of one plugin. Each has a function of its own, on which pytest-asyncio leaves its mark."""
+
+    async def opened(request: pytest.FixtureRequest, scheduler_options: dict[str, Any]) -> AsyncIterator[Scheduler]:
+        scheduler = await Scheduler(**scheduler_options).__aenter__()
+        runtime = scheduler._runtime
+        runtime.inline = InlineMode.NEVER
+        request.node.stash.setdefault(_runtimes, []).append(runtime)
         yield scheduler
+        await _settle(runtime)
+        left = request.node.stash[_unfinished] = _cancel(runtime)
+        try:
+            await scheduler.aclose(_LAST)
+        except TimeoutError as late:
+            left += [f"  {late}", *getattr(late, "__notes__", ())]
+        except BaseException as failures:
+            for line in left:
+                add_note(failures, line)
+            raise
+        finally:
+            scheduler._leave()
+
+    return fixture(opened)
 
 
+_scheduler_of_anyio = _opening(pytest.fixture)
 if importlib.util.find_spec("pytest_asyncio") is not None:
     import pytest_asyncio
 
-    @pytest_asyncio.fixture
-    async def _scheduler_of_asyncio(
-        request: pytest.FixtureRequest, scheduler_options: dict[str, Any]
-    ) -> AsyncIterator[Scheduler]:
-        async with _opened(request, scheduler_options) as scheduler:
-            yield scheduler
-
-
-@asynccontextmanager
-async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> AsyncIterator[Scheduler]:
-    scheduler = await Scheduler(**options).__aenter__()
-    runtime = scheduler._runtime
-    runtime.inline = InlineMode.NEVER
-    request.node.stash.setdefault(_runtimes, []).append(runtime)
-    yield scheduler
-    await _settle(runtime)
-    left = request.node.stash[_unfinished] = _cancel(runtime)
-    try:
-        await scheduler.aclose(_LAST)
-    except TimeoutError as late:
-        left += [f"  {late}", *getattr(late, "__notes__", ())]
-    except BaseException as failures:
-        for line in left:
-            add_note(failures, line)
-        raise
-    finally:
-        scheduler._leave()
+    _scheduler_of_asyncio = _opening(pytest_asyncio.fixture)
 
 
 async def _settle(runtime: Runtime) -> None:

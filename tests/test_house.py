@@ -56,7 +56,7 @@ LOADED_ONLY_WHEN_USED = {
 # The rooms, from the ground up; those of one floor do not know each other. A module is in the room of its first name.
 FLOORS: list[tuple[str, ...]] = [
     ("_arguments", "_interrupts"),
-    ("errors", "_blocks", "_files", "_generators", "_instead", "_log", "_threads", "_tree"),
+    ("errors", "_blocks", "_instead", "_system", "_tree"),
     ("ops", "_core", "pictures"),
     ("devices",),
     ("runtime",),
@@ -375,9 +375,9 @@ def test_context_managers_are_the_houses_own() -> None:
 
 
 def test_every_thread_is_started_where_a_refusal_is_told() -> None:
-    """See `_threads`."""
+    """See `_system`."""
     wrong = [name for name, path in MODULES.items() if re.search(r"_?thread\w*\.start\(\)", path.read_text())]
-    assert wrong == ["_threads"]
+    assert wrong == ["_system"]
 
 
 def test_every_path_that_ci_names_is_there():

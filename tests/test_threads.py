@@ -116,7 +116,5 @@ def test_the_kept_scheduler_of_arrays() -> None:
     options = {"device": "cpu", "streams": 2}
     for left in range(3):
         with threads_left(left), pytest.raises(RuntimeError, match=REFUSED):
-            Background("test").open(options)
-    background = Background("test")
-    background.open(options)
-    background.end()
+            Background("test", options)
+    Background("test", options).end()

@@ -25,7 +25,7 @@ from ..ops.op import Op
 from ..ops.table import TABLE
 from ..runtime.life import Life
 from ..tensors.handles import reach
-from ..tensors.reading import Pair
+from ..tensors.methods import Pair
 from ..tensors.tensor import UFUNC_OPERATORS, Tensor
 from .places import Place, Storage, apply_to, placed
 

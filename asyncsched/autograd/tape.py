@@ -13,9 +13,8 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar
 
-from .._blocks import decorated
+from .._blocks import Mark, decorated, holds
 from .._core.model import Lease, Value
-from .._generators import Mark, holds
 from ..devices.contract import Device
 from ..devices.memory import form_of
 from ..ops.meta import Meta

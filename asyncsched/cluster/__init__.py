@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .. import _instead
 
 if TYPE_CHECKING:
-    from .compute import get as get
-    from .compute import statistics as statistics
-    from .compute import using as using
-    from .connection import ResultLost as ResultLost
-    from .device import DaskDevice as DaskDevice
-    from .work import CardOutOfMemory as CardOutOfMemory
+    from .compute import get, statistics, using
+    from .connection import ResultLost
+    from .device import DaskDevice
+    from .work import CardOutOfMemory
 
+# Imported when used: Dask takes half a second.
 _WHEN_USED = {
-    "CardOutOfMemory": ".work",
-    "DaskDevice": ".device",
-    "ResultLost": ".connection",
-    "get": ".compute",
-    "statistics": ".compute",
-    "using": ".compute",
+    "compute": "get statistics using",
+    "connection": "ResultLost",
+    "device": "DaskDevice",
+    "work": "CardOutOfMemory",
 }
 
-__all__ = list(_WHEN_USED)  # imported when used: Dask takes half a second
+__all__ = ["CardOutOfMemory", "DaskDevice", "ResultLost", "get", "statistics", "using"]
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        if name not in _WHEN_USED:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        try:
-            found = getattr(import_module(_WHEN_USED[name], __name__), name)
-        except ModuleNotFoundError as missing:
-            package = str(missing.name).partition(".")[0]
-            raise ImportError(
-                f'asyncsched.cluster.{name} needs {package}: pip install "asyncsched[cluster]"', name=package
-            ) from missing
-        globals()[name] = found
-        return found
-
-
-def __dir__() -> list[str]:
-    return __all__
+_instead.explain_missing(globals(), __name__, {}, when_used=_WHEN_USED, needs=("dask", "cluster"), listed=True)

@@ -34,14 +34,7 @@ DEFAULTS: Final[dict[str, Any]] = {"device": "cpu", "streams": CPU_COUNT, "max_o
 _kept: Final = Kept("cluster", DEFAULTS)
 
 
-def get(
-    dsk: Any,
-    keys: Any,
-    *,
-    on: Scheduler | None = None,
-    callbacks: Any = None,
-    **_: Any,
-) -> Any:
+def get(dsk: Any, keys: Any, *, on: Scheduler | None = None, callbacks: Any = None, **_: Any) -> Any:
     """Compute a Dask graph on a scheduler of asyncsched's: `dask.config.set(scheduler=asyncsched.cluster.get)`.
 
     Its tasks run within the scheduler's bounds, in the order of `dask.order`, and results are freed as soon as nothing

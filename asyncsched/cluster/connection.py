@@ -37,14 +37,6 @@ class ResultLost(AsyncSchedError):
     """A result that was on a worker is gone, and Dask cannot compute it again. Or Dask's scheduler is gone."""
 
 
-def load() -> None:
-    """Import Dask's client, and have it look at this machine: that takes seconds, and starts a process."""
-    try:
-        import_module("distributed.versions").get_versions()
-    except ImportError as error:
-        raise RuntimeError('a cluster needs Dask: pip install "asyncsched[cluster]"') from error
-
-
 class Choice:
     """The workers that the user wants.
 

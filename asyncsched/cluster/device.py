@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from .._arguments import check_int
+from .._arguments import check_int, require_package
 from .._core.completions import Completions
 from .._core.model import Lane, Task
 from ..devices.contract import RemoteDevice
 from ..ops.op import CARD_GRANULE
 from ..ops.program import Program, ref
 from ..runtime.loops import answered, ask_async
-from .connection import Choice, Connection, Workers, load
+from .connection import Choice, Connection, Workers
 from .stream import DaskMemory, DaskStream, Remote, standing
 from .work import Fused, Work, copied, on_host, view_of
 
@@ -115,7 +116,8 @@ class DaskDevice(RemoteDevice):
     # -- opening and closing ------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        load()
+        require_package("a cluster", "distributed", "cluster")
+        import_module("distributed.versions").get_versions()  # looks at this machine: it takes seconds, by a process
 
     async def connect(self) -> None:
         self._workers = await self.connection.open(self._choice)

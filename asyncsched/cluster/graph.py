@@ -16,6 +16,7 @@ makes nodes of a graph's tuples. If it is gone, `_converted` does that by public
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from math import inf, prod
 from typing import Any, Final, TypeAlias
 
@@ -86,24 +87,21 @@ def _computed(key: Any, made: Any, reads: list[Any], *values: Any) -> Any:
     return core.get({key: made}, [key], cache=dict(zip(reads, values, strict=True)))[0]
 
 
+@dataclass(slots=True, eq=False)
 class Kind:
     """The known sizes and times of tasks of one layer, or of one name."""
 
-    __slots__ = ("chunks", "itemsize", "joins", "made", "name", "numbers", "seconds", "told", "workspace")
+    name: str
+    layer: Told | None
+    workspace: tuple[int, ...]  # of the two largest blocks within a task
+    joins: bool  # it makes one block of its inputs, and reduces that
+    made: int = -1  # the most that one task has made so far
+    numbers: bool = True  # all bytes that they made so far
+    seconds: float = inf  # that a task takes, lately
+    largest: int = field(init=False)  # the bytes of its largest block, if the layer tells
 
-    def __init__(self, name: str, told: Told | None, workspace: tuple[int, ...], joins: bool) -> None:
-        self.name: str = name
-        self.joins: bool = joins  # it makes one block of its inputs, and reduces that
-        self.chunks: tuple[tuple[int, ...], ...] | None
-        self.itemsize: int
-        self.chunks, self.itemsize = told or (None, 0)
-        self.told: int | None = None if told is None else _most(told)
-        self.workspace: tuple[int, ...] = workspace  # of the two largest blocks within a task
-        self.made: int = -1  # the most that one task has made so far
-        self.numbers: bool = True  # all bytes that they made so far
-        self.seconds: float = inf  # that a task takes, lately
-        if self.chunks is not None and all(len(set(sizes)) == 1 for sizes in self.chunks):
-            self.chunks = None  # all blocks have the same size
+    def __post_init__(self) -> None:
+        self.largest = _most(self.layer)
 
     @property
     def quick(self) -> bool:
@@ -117,19 +115,20 @@ class Kind:
         self.numbers = self.numbers and number
         if nbytes > self.made:
             self.made = nbytes
-            if self.told is None:
+            if self.layer is None:
                 if len(_known) >= _REMEMBERED:
                     _known.clear()
                 _known[self.name] = max(nbytes, _known.get(self.name, 0))
 
     def output(self, key: Any) -> int | None:
         """The bytes that the task with this key will make, if known."""
-        made, told = self.made, self.told
-        if told is None:
+        made, told = self.made, self.largest
+        if self.layer is None:
             return made if made >= 0 else None
-        if self.chunks is not None and type(key) is tuple and len(key) == len(self.chunks) + 1:
-            told = self.itemsize * prod(sizes[i] for sizes, i in zip(self.chunks, key[1:], strict=True))
-        return told if made < 0 else min(made, told) if made <= (self.told or 0) else made
+        chunks, itemsize = self.layer
+        if type(key) is tuple and len(key) == len(chunks) + 1:
+            told = itemsize * prod(sizes[i] for sizes, i in zip(chunks, key[1:], strict=True))
+        return told if made < 0 else min(made, told) if made <= self.largest else made
 
 
 class Sizes:

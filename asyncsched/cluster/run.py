@@ -38,7 +38,7 @@ from dask.task_spec import Alias, DataNode, GraphNode
 from .._core.failure import Failure
 from .._core.model import PENDING, CallPlan, Lease, Task, Value, new_value
 from .._core.model import Scope as CoreScope
-from .._log import log
+from .._system import log
 from ..devices.contract import Device
 from ..devices.execution import Body
 from ..errors import TaskCancelled

@@ -40,7 +40,7 @@ import numpy as np
 from .._core.completions import Completions
 from .._core.free_threading import FREE_THREADED, LOOK
 from .._core.model import Task
-from .._threads import start_thread
+from .._system import start_thread
 from ..ops.op import Blas, Op
 from ..ops.parallel import PART_SECONDS, Part, share_by
 from .contract import Counter, Job, Point, begin_no_more, stream_thread, wait_at_exit

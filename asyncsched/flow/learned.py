@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 from .._arguments import parse_bytes
 from .._core.ledger import Ledger
 from .._core.model import Value
-from .._log import Log
+from .._system import Log
 from ..devices.host.allowed import resident_memory
 
 _MEASURED: Final = 4  # calls of a kind. Measuring slows them down. A guess

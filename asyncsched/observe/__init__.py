@@ -7,13 +7,11 @@ from .._core.callsite import line_of
 from .._core.instrument import Instrument, kind_of, priority_of, tenant_of
 from .._core.model import STATE_NAMES
 from ..pictures.graph import Node, TaskGraph
+from .blocked import LoopGuard, explain_on_signal
 from .live import Live
-from .loop_guard import LoopGuard
-from .marks import Marks
-from .on_signal import explain_on_signal
 from .probe import Probe
 from .recording import Recording
-from .spans import Spans
+from .spans import Marks, Spans
 from .summary import Snapshot, Summary
 from .trace import Trace
 

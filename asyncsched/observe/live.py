@@ -15,8 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
 from .._arguments import check_number, require_package
-from .._log import log
-from .._threads import start_thread
+from .._system import log, start_thread
 from ..runtime import context
 from ..runtime.loop_work import LOOKING
 from ..runtime.loops import comes

@@ -30,7 +30,7 @@ from typing import IO, Any, Final
 
 from .._arguments import format_bytes, printable
 from .._core.ledger import Limits
-from .._files import at_once
+from .._system import at_once
 from ..pictures.graph import Node, TaskGraph
 from ..pictures.record import Bytes, Record, Seconds
 from ..runtime.runtime import INLINE_STREAM

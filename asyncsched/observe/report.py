@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .._arguments import counted, format_bytes, format_seconds, printable
-from .._files import write_text
+from .._system import write_text
 from ..pictures.record import Table
 from ..runtime.runtime import INLINE_STREAM
 from .analysis import Analysis, Group, analyse, memory_curve

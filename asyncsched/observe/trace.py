@@ -25,9 +25,7 @@ from typing import IO, Any, Final
 from .._core.callsite import CallSite
 from .._core.instrument import InlineOp, priority_of, tenant_of
 from .._core.model import STATE_NAMES, Account, Scope, Task
-from .._files import at_once
-from .._log import log
-from .._threads import start_thread
+from .._system import at_once, log, start_thread
 from ..runtime.context import find
 from ..runtime.loops import comes
 from ..runtime.threads import in_thread

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._blocks import contextmanager
-from .._generators import Mark, holds
+from .._blocks import Mark, contextmanager, holds
 from .cost_model import inline_seconds, stream_seconds
 from .meta import Meta, meta
 from .parallel import seconds_of

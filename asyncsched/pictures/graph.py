@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from unicodedata import east_asian_width
 
-from .._files import write_text
+from .._system import write_text
 from .layers import Curve, layout
 
 MOST: Final = 60  # a picture with more boxes cannot be read

@@ -17,7 +17,7 @@ of another task. Four rules:
 1. Leaving takes the link out of the context that leaves, wherever it stands there. Links above it are made anew.
 2. A generator that nobody refers to any more is closed a turn of the loop later, in a task of the loop. But Python
    calls the hook for this (`sys.set_asyncgen_hooks`) in the middle of the line that dropped it, so in the consumer's
-   context. `_generators` stands before the loop's own hook, and marks all blocks of the generator as left by the
+   context. `_blocks` stands before the loop's own hook, and marks all blocks of the generator as left by the
    consumer's task. So what the consumer issues after its `break` is not cancelled with the generator.
 3. Where a block is left by another task all the same, the task that entered it skips the link from then on. So do the
    tasks that were started later, since they too come after it (`entered_earlier` lists the others).
@@ -52,8 +52,8 @@ from threading import get_ident
 from types import FrameType
 from typing import Any
 
+from .._blocks import AWAITS, Dropped, current_task, note, set_variable
 from .._core.model import Scope as CoreScope
-from .._generators import AWAITS, Dropped, current_task, note, set_variable
 from ..errors import SchedulerClosed
 from .life import OPEN, Life, running_loop
 from .runtime import Runtime

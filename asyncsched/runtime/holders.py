@@ -37,10 +37,10 @@ from weakref import getweakrefcount
 
 import numpy as np
 
+from .._blocks import current_task
 from .._core.callsite import is_users, is_users_file, line_of
 from .._core.free_threading import references
 from .._core.model import Lease, Task, Value
-from .._generators import current_task
 
 QUEUES: Final = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)
 _ATOMS: Final = (type, types.ModuleType, types.CodeType, Context, asyncio.AbstractEventLoop)

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._arguments import check_plain
 from .._core.instrument import EVENTS, Instrument
-from .._log import HOOK_FAILURES, log
+from .._system import HOOK_FAILURES, log
 
 
 class Instruments(Instrument):

@@ -29,7 +29,7 @@ from .._core.instrument import Host, Instrument
 from .._core.ledger import Ledger, Limits
 from .._core.model import DONE, Lane, Task, Value
 from .._interrupts import watch_for_interrupts
-from .._log import log
+from .._system import log
 from ..devices.contract import Device, RemoteDevice
 from ..devices.host.allowed import NO_DESCRIPTOR
 from ..errors import SchedulerClosed, TaskCancelled

@@ -58,8 +58,7 @@ from time import perf_counter, sleep, thread_time
 from .._core.audit import growths, held_by_pending, sufficient_limit, to_preempt
 from .._core.failure import Failure
 from .._core.model import PENDING, Account, Scope, Task
-from .._log import log
-from .._threads import start_thread
+from .._system import log, start_thread
 from ..errors import AsyncSchedError, MemoryDeadlockError, Preempted, SchedulerStalled
 from .deadlock import BUDGET, Finding, investigate, line_told, text_told
 from .loop_work import LOOKING, bound, may_happen

@@ -28,7 +28,7 @@ from weakref import WeakSet
 
 import anyio
 
-from .._threads import start_thread
+from .._system import start_thread
 from ..errors import passable
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ import anyio.lowlevel
 
 from .. import errors
 from .._arguments import printable
-from .._log import Log
+from .._system import Log
 
 Message = MutableMapping[str, Any]
 ASGIScope = MutableMapping[str, Any]

@@ -15,8 +15,8 @@ from contextlib import ExitStack, suppress
 from time import perf_counter
 from typing import Any, Final
 
-from .._generators import set_variable
-from .._log import Log
+from .._blocks import set_variable
+from .._system import Log
 from ..runtime.context import ambient
 from .client import Cancelling, Client, Disconnected
 from .http import TABLE, App, ASGIScope, BodyRefused, Exchange, Problem, Receive, Send, ShuttingDown, find_problem

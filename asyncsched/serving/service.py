@@ -24,7 +24,7 @@ import anyio.to_thread
 from .._blocks import asynccontextmanager, contextmanager
 from .._core.audit import launched
 from .._core.model import Lane, Task
-from .._log import Log
+from .._system import Log
 from ..errors import DeadlineExceeded, TaskCancelled
 from ..flow.batcher.batcher import Batcher
 from ..flow.batcher.stepper import Stepper

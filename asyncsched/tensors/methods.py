@@ -2,28 +2,61 @@
 
 Each method is a function of the package. NumPy's other methods, which work in place or return no tensor, are missing:
 the error for such a name says what to write.
+
+*Implicit barriers* are Python's and NumPy's ways to ask for a value without `await`. On a thread that runs an event
+loop, and inside a task, each is an error; elsewhere it blocks.
+
+*The way to autograd*, a room above. A recorded tensor carries a node of the tape, and an operation on it calls
+`node.record`. The hook `autograd` serves what needs no node, makes one, or goes back along all nodes; the face of the
+package fills it. (If `backward` were a method of the node, the tape would have to know the backward pass, which knows
+the tape.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+import operator
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from queue import Empty
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from .._core.callsite import line_of
-from .._instead import TENSOR, given_to, is_numpys, naming_arguments, no_attribute, numpys_cure
-from ..devices.contract import Device
-from ..errors import ImplicitBarrierError
+from .._core.model import Value
+from .._instead import NUMPY, TENSOR, given_to, is_numpys, naming_arguments, no_attribute, numpys_cure
+from ..devices.contract import Device, in_stream_thread
+from ..devices.memory import deliver
+from ..errors import ImplicitBarrierError, SchedulerClosed
 from ..ops.meta import Shape
 from ..ops.table import TABLE
+from ..runtime.life import Life, running_loop
+from ..runtime.loops import ask_async
+from ..runtime.runtime import Runtime
+from ..runtime.waiting import awaited
 from .arguments import axes, dtype_of, dtype_or_none, name_keywords
 from .awaitables import HostCopy, Number
-from .handles import Donated
-from .reading import Unread
+from .handles import Donated, Handle, runtime_of
 
 _Axis = int | Sequence[int] | None
+
+
+class Autograd(Protocol):
+    """The functions behind a tensor's properties and methods. The module `asyncsched.autograd` defines them."""
+
+    def track(self, tensor: Any, wanted: bool, /) -> None:
+        """Carry out `tensor.requires_grad = wanted`."""
+
+    def set_grad(self, tensor: Any, gradient: Any, /) -> None:
+        """Carry out `tensor.grad = gradient`."""
+
+    def backward(self, output: Any, gradient: Any, /, *, retain_graph: bool) -> None:
+        """Carry out `output.backward(gradient)`."""
+
+
+autograd: Callable[[], Autograd]  # imports the module at the first call
 
 
 class _Size(int):
@@ -34,6 +67,100 @@ class _Size(int):
         def __call__(self, dim: object = None) -> NoReturn:
             cure = "t.shape" if dim is None else f"t.shape[{dim!r}]"
             raise TypeError(f"`t.size` is the number of elements, as NumPy's: use `{cure}`")
+
+
+Pair: TypeAlias = tuple[int, int] | None  # in DLPack: a version, or a kind of device with its number
+
+
+class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
+    """Python's and NumPy's ways to ask for a value at once.
+
+    On a thread that runs an event loop, and inside a task, each raises ImplicitBarrierError with the cure. On any other
+    thread it blocks until the value is there.
+    """
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return bool(self._read("bool(t)", "use `await t.item()`"))
+
+    def __float__(self) -> float:
+        return float(self._read("float(t)", "use `await t.item()`"))
+
+    def __int__(self) -> int:
+        return int(self._read("int(t)", "use `await t.item()`"))
+
+    def __complex__(self) -> complex:
+        return complex(self._read("complex(t)", "use `await t.item()`"))
+
+    def __index__(self) -> int:
+        return operator.index(self._read("operator.index(t)", "use `await t.item()`"))
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return round(self._read("round(t)", "use `round(await t.item())`, or `t.round()`").item(), ndigits)
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return repr(self)
+        return format(self._read(f"format(t, {spec!r})", "use `await t.item()`").item(), spec)
+
+    def tolist(self) -> Any:
+        """Blocks: for threads without an event loop. Elsewhere use `(await t).tolist()`."""
+        return self._read("t.tolist()", "use `(await t).tolist()`").tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self._read("np.asarray(t)", "use `await t` or `await t.numpy()`")
+        return np.array(array, dtype, copy=copy)
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Pair = None, dl_device: Pair = None, copy: bool | None = None
+    ) -> Any:
+        """The array for another library; a copy, unless `max_version` says that it supports read-only arrays."""
+        array = blocking_read(self, "DLPack export", "export `await t` instead")
+        told: dict[str, Any] = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+        unaware = max_version is None or max_version < (1, 0)  # does not support read-only arrays
+        if isinstance(array, np.ndarray) and unaware and copy is not False:
+            array, told["copy"] = array.copy(order="K"), None
+        return array.__dlpack__(stream=stream, **told)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device: Device = self._value.device
+        return device.dlpack
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        name = f"{function.__module__.removeprefix('numpy')}.{function.__name__}"[1:]  # as in "linalg.norm"
+        return self._through_numpy(name, function, args, kwargs)
+
+    def _through_numpy(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._read(f"np.{name}(t)", f"use {self._replacement(name)}")
+        return function(*[np.asarray(a) if isinstance(a, ImplicitBarriers) else a for a in args], **kwargs)
+
+    if TYPE_CHECKING:
+
+        def __array_namespace__(self) -> ModuleType: ...
+
+    def _replacement(self, name: str) -> str:
+        """The replacement to name for NumPy's function, which is given as "exp" or "linalg.inv"."""
+        if name in NUMPY:
+            return NUMPY[name]
+        theirs, _, last = name.rpartition(".")
+        ours: Any = self.__array_namespace__()
+        there = last in (getattr(ours, theirs) if theirs in ("linalg", "fft") else ours).__all__
+        return f"`asyncsched.{name}(t)`" if there else "asyncsched's functions, or `await t` first"
+
+    def _read(self, what: str, cure: str) -> Any:
+        array = blocking_read(self, what, cure)
+        return array if isinstance(array, np.ndarray) else self._value.device.fetch(array)
+
+
+# Type checkers see none of these methods, since each raises on an event loop. Mypy accepts `if t:`. It would report the
+# code after a `__bool__` that never returns as unreachable (`--warn-unreachable`).
+if TYPE_CHECKING:
+
+    class Unread(Handle[np.ndarray[Any, Any]]):
+        def __bool__(self) -> NoReturn: ...
+else:
+    Unread = ImplicitBarriers
 
 
 class Methods(Unread):
@@ -310,3 +437,45 @@ class Methods(Unread):
         return lines._op(name, axis=axes(axis), dtype=dtype_or_none(dtype))
 
     name_keywords(locals(), tuple(locals()))
+
+
+def blocking_read(handle: Handle[Any], what: str, cure: str) -> Any:
+    """The array of a handle's present value, read on a thread that may block.
+
+    Raises:
+        ImplicitBarrierError: on a thread that runs an event loop, or inside a task body.
+    """
+    if in_stream_thread():
+        raise ImplicitBarrierError(f"{what} inside a task would wait for another task: pass the tensor as an argument")
+    if running_loop() is not None:
+        raise ImplicitBarrierError(f"{what} is an implicit barrier, which would block the event loop: {cure}")
+    kept = handle._lease()
+    value = kept._value
+    _block(runtime_of(value), value)
+    if value.device.remote and value.failure is None:
+        return value.device.fetch(value.array)
+    return deliver(value)
+
+
+def _block(runtime: Runtime, value: Value) -> None:
+    """Block the calling thread, which runs no loop, until the value is there."""
+    if runtime.life is Life.FORKED:
+        runtime.refuse()
+    loop = runtime.loop
+    if value.settled:
+        return
+    if loop is None or not loop.is_running():
+        raise SchedulerClosed("the value is pending, and its event loop is not running: read it before the loop ends")
+
+    async def register() -> None:
+        task = value.task
+        if task is not None:
+            await awaited(runtime, [task])
+
+    answer = ask_async(loop, register)
+    while loop.is_running():
+        with suppress(Empty):
+            answer.get(timeout=1.0)
+            break
+    if not value.settled:
+        raise SchedulerClosed("the value's event loop ended before the value was there: read it before the loop ends")

@@ -17,7 +17,7 @@ from ..ops.op import NO_OPTIONS, Op, asked, plan
 from ..ops.program import ref
 from ..ops.table import TABLE
 from ..runtime.context import find
-from . import gradients
+from . import methods
 from .arguments import NUMBERS, declined, scalar
 from .handles import Donated, Handle, runtime_of
 from .issue import issue, run_at_once, template_of
@@ -379,7 +379,7 @@ class Tensor(Methods):
 
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
-        gradients.autograd().track(self, wanted)
+        methods.autograd().track(self, wanted)
 
     @property
     def grad(self) -> Tensor | None:
@@ -388,7 +388,7 @@ class Tensor(Methods):
 
     @grad.setter
     def grad(self, gradient: Tensor | None) -> None:
-        gradients.autograd().set_grad(self, gradient)
+        methods.autograd().set_grad(self, gradient)
 
     def detach(self) -> Tensor:
         """The same array under a handle that is not recorded."""
@@ -409,7 +409,7 @@ class Tensor(Methods):
             ValueError: if this tensor was not recorded, or has several elements and no gradient is given.
             QueueFull: if the backlog has no room for all tasks; then nothing has changed.
         """
-        gradients.autograd().backward(self, gradient, retain_graph=retain_graph)
+        methods.autograd().backward(self, gradient, retain_graph=retain_graph)
 
     # -- operators ----------------------------------------------------------------------------------------------
 

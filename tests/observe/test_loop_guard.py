@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import asyncsched as asc
-from asyncsched.observe.loop_guard import watch
+from asyncsched.observe.blocked import watch
 
 from ..waiting import until
 
@@ -52,7 +52,7 @@ def block(until: Callable[[], object]) -> None:
 @pytest.fixture
 def all_told(told: Told, monkeypatch: pytest.MonkeyPatch) -> Told:
     """Blocks are told however many there are: a test's loop that others keep from running is late, too."""
-    monkeypatch.setattr("asyncsched.observe.loop_guard._EVERY", 0.0)
+    monkeypatch.setattr("asyncsched.observe.blocked._EVERY", 0.0)
     return told
 
 
@@ -80,7 +80,7 @@ async def test_the_line_that_blocks_is_told_while_it_does(all_told: Told) -> Non
 
 
 async def test_a_log_that_fails_does_not_end_it(failing_log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncsched.observe.loop_guard._EVERY", 0.0)
+    monkeypatch.setattr("asyncsched.observe.blocked._EVERY", 0.0)
     texts = failing_log.texts
 
     async with asc.Scheduler("cpu", instruments=[asc.observe.LoopGuard(0.02)]):

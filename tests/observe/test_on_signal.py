@@ -14,7 +14,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.__main__ import main
-from asyncsched.observe.on_signal import ask
+from asyncsched.observe.blocked import ask
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="no SIGUSR1 here")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="who listens is seen in /proc")
@@ -24,9 +24,9 @@ PROGRAM = """
 import asyncio, logging, select, sys
 import numpy as np
 import asyncsched as asc
-from asyncsched.observe import on_signal
+from asyncsched.observe import blocked
 
-on_signal._PATIENCE = 25.0  # of a loop that is not blocked, on a machine that is busy
+blocked._PATIENCE = 25.0  # of a loop that is not blocked, on a machine that is busy
 logging.disable()  # of the stall, which is told there, too
 
 async def main():
@@ -39,7 +39,7 @@ async def main():
             await asyncio.sleep(0)
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        on_signal._PATIENCE = 0.1
+        blocked._PATIENCE = 0.1
         print("blocks", flush=True)
         sys.stdin.readline()  # the line that blocks
         del kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import re
 import threading
 from pathlib import Path
@@ -22,9 +23,13 @@ PRIVATE = re.compile(r"\b(scheduler\._|\w+\._runtime\b|import .*\b(Runtime|inner
 
 def test_instruments_use_the_public_interface_alone() -> None:
     room = Path(asc.observe.__file__).parent
-    others = {"probe.py", "on_signal.py"}  # the interface, and no instrument: it reads a blocked loop from outside
+    others = {
+        "probe.py",
+        "blocked.py",
+    }  # the interface; explanations on a signal, which read a blocked loop from outside
     private = {path.name: found.group() for path in room.glob("*.py") if (found := PRIVATE.search(path.read_text()))}
     assert private.keys() == others
+    assert not PRIVATE.search(inspect.getsource(asc.observe.LoopGuard))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..._log import Log
+from ..._system import Log
 from ...ops.meta import Meta, meta
 from ...ops.op import Op, asked
 from ...ops.program import Program, Ref, Step, ref

@@ -14,7 +14,7 @@ import numpy as np
 from ..._core.completions import Completions
 from ..._core.failure import Failure
 from ..._core.model import Lease, Task, Value, failure_above
-from ..._log import Log
+from ..._system import Log
 from ...ops.kernels import checks
 from ...ops.op import CARD_GRANULE, Plan, resolve
 from ...ops.program import Ref

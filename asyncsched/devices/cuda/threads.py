@@ -27,7 +27,7 @@ from queue import SimpleQueue
 from typing import Final, ParamSpec, TypeVar
 
 from ..._blocks import contextmanager
-from ..._threads import start
+from ..._system import start
 from ..contract import wait_at_exit
 from . import driver
 

@@ -12,9 +12,9 @@ from time import monotonic
 from typing import Any, NoReturn
 
 from ..._arguments import counted, is_coroutine_function, label_of
+from ..._blocks import current_task, set_variable
 from ..._core.callsite import call_site
 from ..._core.model import CallPlan, Task
-from ..._generators import current_task, set_variable
 from ...devices.guests import call as call_guest
 from ...errors import TaskCancelled, passable
 from ...runtime.context import Ambient, ambient, find, innermost

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import anyio
 
-from ..._log import log
+from ..._system import log
 from ...runtime.threads import in_thread, pass_interrupt, taken, yield_to_streams
 from .collate import PACKED, Packed
 from .marks import PLAIN, Marked, marked

@@ -19,8 +19,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from ..._interrupts import Lock
-from ..._log import Log
-from ..._threads import start_thread
+from ..._system import Log, start_thread
 
 WORTH = 1 << 14  # elements; smaller arrays are done quickly anyway
 _KEPT_RUNS = 64  # a guess, as in `cluster.work`

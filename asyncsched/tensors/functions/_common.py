@@ -34,12 +34,7 @@ def op(name: str, *operands: Any, scheduler: Any = None, device: object = None, 
 
 
 def several(
-    name: str,
-    *operands: Any,
-    known: bool = True,
-    scheduler: Any = None,
-    device: object = None,
-    **options: Any,
+    name: str, *operands: Any, known: bool = True, scheduler: Any = None, device: object = None, **options: Any
 ) -> list[Tensor]:
     """Apply an operation with several results: one task, of whose value they are views. Each is recorded.
 

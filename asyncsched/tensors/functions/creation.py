@@ -9,8 +9,6 @@ from __future__ import annotations
 from operator import index
 from typing import Any, Literal
 
-import numpy as np
-
 from ...runtime.context import current_scope, find
 from ..arguments import dtype_of, dtype_or_none, name_keywords
 from ..putting import put_nowait
@@ -18,8 +16,6 @@ from ..tensor import Scalar, Tensor
 from ._common import Dtype, Operand, ShapeLike, lengths, op
 from .dtypes import astype
 from .manipulation import broadcast_arrays, reshape
-
-_SCALARS = (bool, int, float, complex, np.generic)
 
 
 def arange(
@@ -64,7 +60,7 @@ def asarray(
         if copy is False and wanted != obj.dtype:
             raise ValueError(f"asarray: {wanted} of a tensor in {obj.dtype} needs a copy")
         return astype(obj, wanted, copy=bool(copy), device=device)
-    if not isinstance(obj, _SCALARS):
+    if not isinstance(obj, Scalar):
         raise TypeError(f"asarray takes tensors and numbers, not {type(obj).__name__}: use `await s.put(a)`")
     if copy is False:
         raise ValueError("asarray: a tensor made from a number is always a copy")

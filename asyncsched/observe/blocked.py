@@ -1,10 +1,16 @@
-"""Explain on a signal what every open scheduler waits for, even while the event loop's thread is blocked.
+"""The event loop's thread while it is blocked: `LoopGuard` logs the line, a signal has it explained from outside.
 
-Theory of operation. A handler in Python would run on the main thread, between two bytecodes: only after a long call of
-NumPy has ended there, and in the middle of the scheduler's work. So a thread waits for the signal in `sigwait`, and
-`python -m asyncsched explain` sends it to that very thread. `kill -USR1` sends it to the process, and the main thread
-gets it: the handler there does no more than pass it on. `faulthandler`, which has a handler in C, is of no use here:
-it reads frames while they change, and one signal in some hundred ends a process whose threads come and go.
+Theory of operation of `LoopGuard`. A watchdog thread asks the loop for a sign, several times in each threshold. If none
+comes within the threshold, it reads the stack of the loop's thread, while that is still blocked. Then it waits for the
+sign, to learn how long the block was. If the stack shows no callback, the loop goes on just now, or the whole process
+was stopped: that is no block.
+
+Theory of operation of `explain_on_signal`. A handler in Python would run on the main thread, between two bytecodes:
+only after a long call of NumPy has ended there, and in the middle of the scheduler's work. So a thread waits for the
+signal in `sigwait`, and `python -m asyncsched explain` sends it to that very thread. `kill -USR1` sends it to the
+process, and the main thread gets it: the handler there does no more than pass it on. `faulthandler`, which has a
+handler in C, is of no use here: it reads frames while they change, and one signal in some hundred ends a process whose
+threads come and go.
 
 That thread asks each scheduler's loop for its explanation, in a callback. A loop that does not answer within a second
 is blocked: then the thread says so, shows where, and reads the engine's counts itself. These change only for moments
@@ -13,7 +19,7 @@ while the loop is blocked; if a read fails it is repeated.
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import io
 import os
 import signal
@@ -21,17 +27,122 @@ import sys
 import threading
 import traceback
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from functools import partial
+from os.path import dirname, join
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from time import perf_counter
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
-from .._threads import start_thread
+from .._arguments import check_number
+from .._core.instrument import Instrument
+from .._system import log, start_thread
 from ..runtime.context import opened
 from ..runtime.explain import explain_all
 from ..runtime.loop_work import LOOKING
+from ..runtime.loops import comes
 from ..runtime.runtime import Runtime
+
+_SIGNS = 4  # signs for which the loop is asked in a threshold
+_EVERY = 1.0  # seconds after a block in which no other is reported, for a short log
+_PACKAGE = join(dirname(dirname(__file__)), "")
+_CALLBACK, _TURN, _RUNNER = [  # of asyncio: the function that calls a callback, its caller, and the caller of uvloop
+    (join(dirname(asyncio.__file__), file), name)
+    for file, name in (("events.py", "_run"), ("base_events.py", "_run_once"), ("runners.py", "run"))
+]
+
+
+class LoopGuard(Instrument):
+    """An instrument that logs (as "asyncsched") when the event loop's thread was blocked, and by which line.
+
+    The stack is taken while the loop is blocked. When it goes on, the log says how long the block was. Blocks within
+    the next second are not reported.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu", instruments=[asc.observe.LoopGuard()]) as s:
+    ...         await s.call(sum, range(10))  # `sum(range(10**8))` here would be logged
+    >>> asc.run(main)
+
+    Args:
+        threshold: after so many seconds without a turn the loop counts as blocked. Some blocks that are less than a
+            quarter longer are missed.
+
+    Raises:
+        ValueError, TypeError: for a threshold that is not above 0, or no number.
+        RuntimeError: when given to a second scheduler while the first has it.
+    """
+
+    def __init__(self, threshold: float = 0.05) -> None:
+        check_number("threshold", threshold, "seconds")
+        self._threshold = threshold
+        self._stopped: SimpleQueue[None] | None = None  # gets an item when the scheduler closes
+
+    def attached(self, scheduler: Any) -> None:
+        if self._stopped is not None:
+            raise RuntimeError("this LoopGuard has a scheduler already: make another")
+        self._stopped = SimpleQueue()
+
+    def opened(self) -> None:
+        assert self._stopped is not None
+        loop, thread = asyncio.get_running_loop(), threading.get_ident()
+        run = partial(watch, loop, thread, self._threshold, self._stopped)
+        start_thread(run, "loop guard")
+
+    def detached(self) -> None:
+        assert self._stopped is not None
+        self._stopped.put(None)
+        self._stopped = None
+
+
+def watch(loop: asyncio.AbstractEventLoop, thread: int, threshold: float, stopped: SimpleQueue[None]) -> None:
+    """Report each block of a loop, which runs on the thread of this number, until there is an item in `stopped`."""
+    pause = threshold / _SIGNS
+    while not (comes(stopped, pause) or loop.is_closed()):
+        pause = threshold / _SIGNS
+        if not loop.is_running():
+            continue
+        asked = perf_counter()
+        sign: SimpleQueue[None] = SimpleQueue()
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(sign.put, None)
+        if comes(sign, threshold) or not loop.is_running() or (stack := stack_of(thread)) is None:
+            continue
+        last = next((frame for frame in reversed(stack) if not frame.filename.startswith(_PACKAGE)), None)
+        where = (
+            f"{last.filename}:{last.lineno} in {last.name}" if last else "the scheduler's own" if stack else "C code"
+        )
+        log.warning(
+            "the event loop is blocked, since %.3f s, at %s\n%sPut long work into a task: `await s.call(fn, ...)`,"
+            " or `await asyncio.to_thread(fn, ...)`",
+            perf_counter() - asked,
+            where,
+            "".join(traceback.format_list(stack)),
+        )
+        while not comes(sign, threshold):
+            if not stopped.empty() or loop.is_closed():
+                return
+        log.warning("the event loop was blocked for %.3f s, at %s", perf_counter() - asked, where)
+        pause = _EVERY
+
+
+def stack_of(thread: int) -> list[traceback.FrameSummary] | None:
+    """The stack of the callback that a loop's thread runs, the outermost frame first; None if it runs none.
+
+    As text, since a kept frame would keep its tensors.
+    """
+    frame = sys._current_frames().get(thread)
+    found = list(traceback.extract_stack(frame)) if frame is not None else []
+    del frame
+    places = [(summary.filename, summary.name) for summary in found]
+    for below in (_CALLBACK, _TURN, _RUNNER):
+        if below in places:
+            return None if below is _TURN else found[len(places) - places[::-1].index(below) :]
+    return found
+
+
+# -- explanations on a signal ----------------------------------------------------------------------------------------
 
 _PATIENCE: Final = 1.0  # seconds within which a loop that is not blocked begins to answer
 _ANSWER: Final = 30.0  # seconds for the whole answer
@@ -159,7 +270,7 @@ LOOKING.add(_pass_on)
 def _listen(listening: threading.Event) -> None:
     assert _SIGNAL is not None
     signal.pthread_sigmask(signal.SIG_BLOCK, [_SIGNAL])
-    with contextlib.suppress(OSError):  # by this name `ask` finds the thread; only on Linux
+    with suppress(OSError):  # by this name `ask` finds the thread; only on Linux
         Path("/proc/thread-self/comm").write_text(_THREAD, "ascii")
     listening.set()
     while True:
@@ -177,7 +288,7 @@ def _print(text: str) -> None:
     """
     stderr = sys.stderr
     raw = getattr(getattr(stderr, "buffer", None), "raw", None)
-    with contextlib.suppress(OSError, ValueError):  # it is closed, or nobody reads it any more
+    with suppress(OSError, ValueError):  # it is closed, or nobody reads it any more
         if isinstance(raw, io.FileIO):
             rest = text.encode(stderr.encoding, "backslashreplace")
             while rest:
@@ -197,7 +308,7 @@ def _explained(runtime: Runtime) -> str:
         runtime.engine.drain()
         answers.put(explain_all(runtime))
 
-    with contextlib.suppress(Empty, RuntimeError):  # the loop is blocked, or closed
+    with suppress(Empty, RuntimeError):  # the loop is blocked, or closed
         if loop.is_running():
             loop.call_soon_threadsafe(answer)
             answers.get(timeout=_PATIENCE)
@@ -218,7 +329,7 @@ def _seen_from_outside(runtime: Runtime, running: bool) -> str:
         )
     del frame
     for _ in range(_ATTEMPTS):
-        with contextlib.suppress(Exception):  # a container changed meanwhile: nothing else can fail here
+        with suppress(Exception):  # a container changed meanwhile: nothing else can fail here
             return f"{where}{explain_all(runtime)}"
     return f"{where}{runtime!r}"
 
