@@ -195,7 +195,7 @@ class Task:
     """One unit of work. Its life: pending -> launched -> done | failed | cancelled.
 
     Python's garbage collector traverses all pending tasks about five times while the backlog grows, with a cache miss
-    or two for each object. To keep objects few, a task with one input has no container for it.
+    or two for each object. To keep objects few, a task with one input or one dependent has no container for it.
     """
 
     scope: Scope
@@ -222,7 +222,7 @@ class Task:
     expedited: bool = False  # queued before the rest of its scope
     blockers: int = 0  # producers that are not launched yet
     passed: int = 0  # times another scope was admitted while this head had no room
-    readers: list[Task] | None = None  # see `dependents`
+    readers: Any = None  # the task that reads what this makes, or a list of them: see `dependents`
     waiters: dict[Waiter, None] | None = None  # in order of arrival
     lane: Lane | None = None  # the stream it was given
     number: int = 0  # among the tasks of that stream, from 1
@@ -277,16 +277,21 @@ class Task:
     @property
     def dependents(self) -> Sequence[Task]:
         """The tasks that read its result and were submitted while it was unfinished."""
-        return self.readers or ()
+        return () if (found := self.readers) is None else (found,) if type(found) is Task else found
 
     def add_dependent(self, task: Task) -> None:
         """Make `task` wait for this one, which has not ended. It counts once, however often it reads the result."""
-        if self.readers is None:
-            self.readers = [task]
-        elif self.readers[-1] is task:
+        readers = self.readers
+        if readers is None:
+            self.readers = task
+        elif type(readers) is list:
+            if readers[-1] is task:
+                return
+            readers.append(task)
+        elif readers is task:
             return
         else:
-            self.readers.append(task)
+            self.readers = [readers, task]
         if self.state == PENDING:
             task.blockers += 1
 
