@@ -66,7 +66,7 @@ def test_a_task_that_reads_a_result_twice_waits_for_it_once(rig):
     alone, only = rig.submit()
     both, _both = rig.submit(only, only, value)
     assert producer.dependents == [other, twice, both]
-    assert alone.dependents == [both]
+    assert alone.dependents == (both,)
     assert (twice.blockers, both.blockers) == (1, 2)
     rig.run()
     assert {task.state for task in (other, twice, both)} == {DONE}
