@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import asyncsched as asc
-from asyncsched.serving import client, server
+from asyncsched.serving import client
+from asyncsched.serving import server as layers
 from asyncsched.serving.http import ASGIScope, Message, Problem, Receive, Send
 from tests.ledger import engine_of
 from tests.waiting import cancelled, eager_tasks, turns, until
@@ -268,7 +269,7 @@ async def test_a_body_above_the_limit(announced: bool) -> None:
 async def test_a_client_that_sends_nothing_more_is_refused_at_once(
     waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_LINGERS", None)
+    monkeypatch.setattr(layers, "_LINGERS", None)
     async with opened(echo, max_body=10) as server:
         if waits:  # for the server's "100 Continue", which a call of `receive` would send
             call = Call(server, headers={"content-length": "11", "expect": "100-continue"})
@@ -280,7 +281,7 @@ async def test_a_client_that_sends_nothing_more_is_refused_at_once(
 async def test_a_body_above_the_limit_that_does_not_end_is_answered_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "_LINGERS", 0.01)
+    monkeypatch.setattr(layers, "_LINGERS", 0.01)
     async with opened(echo, max_body=10) as server:
         assert (await Call(server).feed(b"x" * 11, more=True).answer())[0] == 413
         await Call(server).feed(b"x" * 11, more=True).leave().task
