@@ -58,6 +58,15 @@ class Client:
         body_timeout: seconds for the whole body to arrive.
     """
 
+    _may_read = False
+    _waiting: asyncio.Task[Any] | None = None  # the server's task, while it waits to be woken
+    _woken = False
+    _reason: Exception | None = None  # why the work is cut short
+    _late: asyncio.TimerHandle | None = None  # while the body has not arrived
+    _unread: bytearray | None = None  # in one piece: a message of one byte would take 200
+    _more_body = True
+    _disconnect: Message | None = None
+
     def __init__(
         self, exchange: Exchange, *, max_body: int | None, max_bodies: int | None, body_timeout: float | None
     ) -> None:
@@ -65,15 +74,7 @@ class Client:
         self._receive = exchange.receive
         self._max_body, self._max_bodies = max_body, max_bodies
         self._most = max_bodies if max_body is None else max_body  # of this body: `max_bodies` holds one at least
-        self._may_read = False
         self._body_timeout = body_timeout
-        self._waiting: asyncio.Task[Any] | None = None  # the server's task, while it waits to be woken
-        self._woken = False
-        self._reason: Exception | None = None  # why the work is cut short
-        self._late: asyncio.TimerHandle | None = None  # while the body has not arrived
-        self._unread: bytearray | None = None  # in one piece: a message of one byte would take 200
-        self._more_body = True
-        self._disconnect: Message | None = None
         self._arrived = asyncio.Event()
 
     def needed(self) -> int:
@@ -90,6 +91,8 @@ class Client:
         if self._max_bodies is not None:
             if length is not None or (b"transfer-encoding" not in headers and self._has_none()):
                 room = length or 0
+                if not room and self._exchange.scope.get("http_version", "2") < "2":
+                    self._body_timeout = None  # there is nothing to wait for
             elif self._max_body is None:
                 raise LengthRequired(sending=sends)
             else:

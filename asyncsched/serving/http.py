@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from http.client import responses
 from math import ceil
 from typing import Any, Final, NamedTuple, Protocol
@@ -37,7 +36,6 @@ class Drains(Protocol):
     draining: bool
 
 
-@dataclass(slots=True, eq=False)
 class Exchange:
     """One request, and the state of its response.
 
@@ -59,9 +57,6 @@ class Exchange:
         refusal: the class of the exception that was answered in the application's place.
     """
 
-    scope: ASGIScope
-    receive: Receive
-    _send: Send
     tenant: Hashable = None
     status: int | None = None
     headers: Iterable[tuple[bytes, bytes]] = ()
@@ -78,6 +73,9 @@ class Exchange:
     refusal: str = ""
     _events: bool | None = None  # whether it is a stream of them, once that was asked
     _tail: bytes = b"\n\n"  # of what was sent of them
+
+    def __init__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        self.scope, self.receive, self._send = scope, receive, send
 
     @property
     def name(self) -> str:
