@@ -57,6 +57,8 @@ class Exchange:
         refusal: the class of the exception that was answered in the application's place.
     """
 
+    scope: ASGIScope
+    receive: Receive
     tenant: Hashable = None
     status: int | None = None
     headers: Iterable[tuple[bytes, bytes]] = ()
