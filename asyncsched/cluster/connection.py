@@ -355,7 +355,17 @@ class Connection:
         await call.sent.wait()
         if call.error is not None:
             raise call.error
-        return (await self._asked(call.name, self.client.gather([call.future])))[0]
+        try:
+            return (await self._asked(call.name, self.client.gather([call.future])))[0]
+        except Exception:
+            if call.future.status != "finished":
+                raise
+        # Dask's client fetches together what is asked for meanwhile, and if one result cannot be pickled, gets none. So
+        # ask for this one alone.
+        found = await self._asked(call.name, self.client.scheduler.gather(keys=[call.key]))
+        if found["status"] != "OK":  # its worker is gone meanwhile
+            raise _lost(call.name)
+        return found["data"][call.key]
 
     async def _asked(self, name: str, question: Awaitable[Any]) -> Any:
         """The answer of Dask. If its scheduler is gone, its client waits on, but callers must not.

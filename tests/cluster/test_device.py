@@ -44,6 +44,19 @@ async def test_operations_are_computed_on_workers_and_brought_when_awaited(d):
         y.result()
 
 
+async def test_a_result_that_cannot_come_here_is_no_error_of_others(d):
+    x = await d.put(A)
+    tasks = [d.submit_nowait(threading.Lock), *[d.submit_nowait(np.add, x, i) for i in range(3)]]
+    await until(lambda: all(task.done() for task in tasks))
+    locked, *sums = await asyncio.gather(*map(read, tasks), return_exceptions=True)
+    assert type(locked) is TypeError
+    assert [np.array_equal(found, A + i) for i, found in enumerate(sums)] == [True] * 3
+
+
+async def read(task: asc.Task[Any]) -> Any:
+    return await task
+
+
 @pytest.mark.one_loop
 async def test_views_are_no_tasks_of_dasks_and_shapes_that_depend_on_data_come_back(d):
     x = await d.put(A)
