@@ -7,7 +7,7 @@ import math
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,21 @@ async def test_a_result_that_cannot_come_here_is_no_error_of_others(d):
 
 async def read(task: asc.Task[Any]) -> Any:
     return await task
+
+
+@dataclass(frozen=True)
+class Refused(Exception):
+    code: int
+
+
+def refuse(code: int) -> None:
+    raise Refused(code)
+
+
+@pytest.mark.one_loop
+async def test_an_exception_that_takes_no_attributes_is_told_as_it_is(d):
+    with pytest.raises(Exception, match=r"Refused\(code=3\)"):  # Dask cannot unpickle it
+        await d.call(refuse, 3)
 
 
 @pytest.mark.one_loop
