@@ -175,7 +175,7 @@ class Connection:
         self.small: dict[Any, Call] = {}  # the last call with small results, by stream and kind of works
         self._beginning: int = 0  # number of launched tasks whose sending has not begun
         self._begun: Any = None  # the last task whose sending has begun: its stream, and its number there
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
         self._stopped: list[Any] = []  # futures of tasks that will be ended soon
         self._ending: asyncio.Task[Any] | None = None
 
@@ -376,6 +376,8 @@ class Connection:
         from distributed.comm.core import CommClosedError
 
         asked = asyncio.ensure_future(question)
+        self._running.add(asked)
+        asked.add_done_callback(self._answered)
         try:
             while not asked.done() and self.client.status == "running":
                 await asyncio.wait([asked], timeout=LOOK_EVERY)
@@ -383,9 +385,14 @@ class Connection:
                 return asked.result()
         except (FutureCancelledError, CommClosedError) as error:
             raise _lost(name) from error
-        finally:
-            asked.cancel()
+        # Not if the caller is cancelled: what Dask's client then cancels, others may wait for, see `gathered`.
+        asked.cancel()
         raise _lost(name)
+
+    def _answered(self, asked: asyncio.Future[Any]) -> None:
+        self._running.discard(asked)
+        if not asked.cancelled():
+            asked.exception()  # seen, also if its caller has left
 
     async def nbytes(self, call: Call) -> int:
         """Bytes of a result, as its worker measured them; 0 for a number."""
