@@ -167,7 +167,7 @@ class Connection:
         self.small: dict[Any, Call] = {}  # the last call with small results, by stream and kind of works
         self._beginning: int = 0  # number of launched tasks whose sending has not begun
         self._begun: Any = None  # the last task whose sending has begun: its stream, and its number there
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
         self._stopped: list[Any] = []  # futures of tasks that will be ended soon
         self._ending: asyncio.Task[Any] | None = None
 
@@ -347,7 +347,17 @@ class Connection:
         await call.sent.wait()
         if call.error is not None:
             raise call.error
-        return (await self._asked(call.name, self.client.gather([call.future])))[0]
+        try:
+            return (await self._asked(call.name, self.client.gather([call.future])))[0]
+        except Exception:
+            if call.future.status != "finished":
+                raise
+        # Dask's client fetches together what is asked for meanwhile, and if one result cannot be pickled, gets none. So
+        # ask for this one alone.
+        found = await self._asked(call.name, self.client.scheduler.gather(keys=[call.key]))
+        if found["status"] != "OK":  # its worker is gone meanwhile
+            raise _lost(call.name)
+        return found["data"][call.key]
 
     async def _asked(self, name: str, question: Awaitable[Any]) -> Any:
         """The answer of Dask. If its scheduler is gone, its client waits on, but callers must not.
@@ -358,6 +368,8 @@ class Connection:
         from distributed.comm.core import CommClosedError
 
         asked = asyncio.ensure_future(question)
+        self._running.add(asked)
+        asked.add_done_callback(self._answered)
         try:
             while not asked.done() and self.client.status == "running":
                 await asyncio.wait([asked], timeout=LOOK_EVERY)
@@ -365,9 +377,14 @@ class Connection:
                 return asked.result()
         except (FutureCancelledError, CommClosedError) as error:
             raise _lost(name) from error
-        finally:
-            asked.cancel()
+        # Not if the caller is cancelled: what Dask's client then cancels, others may wait for, see `gathered`.
+        asked.cancel()
         raise _lost(name)
+
+    def _answered(self, asked: asyncio.Future[Any]) -> None:
+        self._running.discard(asked)
+        if not asked.cancelled():
+            asked.exception()  # seen, also if its caller has left
 
     async def nbytes(self, call: Call) -> int:
         """Bytes of a result, as its worker measured them; 0 for a number."""

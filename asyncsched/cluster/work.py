@@ -30,6 +30,7 @@ import copyreg
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -128,7 +129,8 @@ def perform(key: str, works: Sequence[Work], operands: Sequence[Any], all_of_the
         if isinstance(error, SystemExit | KeyboardInterrupt):  # Dask would end this worker, and then try others
             failed = RuntimeError(f"the task raised {error!r}, which would end its worker")
     add_note(failed, f"raised on the worker {_worker()}")
-    setattr(failed, _FAILED, (key, number))
+    with suppress(Exception):  # as in `add_note`; then its last work counts as the one that failed
+        object.__setattr__(failed, _FAILED, (key, number))
     try:
         raise failed  # here, where it has no context, since Dask pickles that, too
     finally:

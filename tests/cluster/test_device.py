@@ -7,7 +7,7 @@ import math
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from asyncsched.cluster.device import DaskDevice
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
 from tests.test_guides import ROOT, blocks, run
-from tests.waiting import until
+from tests.waiting import turns, until
 
 from .on_cards import replayed, train
 
@@ -42,6 +42,46 @@ async def test_operations_are_computed_on_workers_and_brought_when_awaited(d):
     assert np.array_equal(host[1:], (A @ A.T + 1)[1:])
     with pytest.raises(asyncio.InvalidStateError, match="await"):
         y.result()
+
+
+async def test_a_result_that_cannot_come_here_is_no_error_of_others(d):
+    x = await d.put(A)
+    tasks = [d.submit_nowait(threading.Lock), *[d.submit_nowait(np.add, x, i) for i in range(3)]]
+    await until(lambda: all(task.done() for task in tasks))
+    locked, *sums = await asyncio.gather(*map(read, tasks), return_exceptions=True)
+    assert type(locked) is TypeError
+    assert [np.array_equal(found, A + i) for i, found in enumerate(sums)] == [True] * 3
+
+
+@pytest.mark.parametrize("after", range(0, 12, 3))
+async def test_a_reader_that_is_cancelled_is_no_loss_of_others(d, after):
+    x = await d.put(A)
+    tasks = [d.submit_nowait(np.add, x, i) for i in range(4)]
+    await until(lambda: all(task.done() for task in tasks))
+    readers = [asyncio.create_task(read(task)) for task in tasks]
+    await turns(after)
+    for reader in readers[:3]:
+        reader.cancel()
+    assert np.array_equal(await readers[3], A + 3)
+
+
+async def read(task: asc.Task[Any]) -> Any:
+    return await task
+
+
+@dataclass(frozen=True)
+class Refused(Exception):
+    code: int
+
+
+def refuse(code: int) -> None:
+    raise Refused(code)
+
+
+@pytest.mark.one_loop
+async def test_an_exception_that_takes_no_attributes_is_told_as_it_is(d):
+    with pytest.raises(Exception, match=r"Refused\(code=3\)"):  # Dask cannot unpickle it
+        await d.call(refuse, 3)
 
 
 @pytest.mark.one_loop
@@ -228,9 +268,9 @@ async def test_a_step_that_fails_within_one_is_named(d):
 @pytest.mark.one_loop
 async def test_a_chain_that_is_cancelled_leaves_nothing(d):
     x = await d.put(A)
-    for turns in (0, 1, 5):
+    for count in (0, 1, 5):
         y = (x + 1) * 2 - 3
-        for _ in range(turns):
+        for _ in range(count):
             await asyncio.sleep(0)
         assert y.cancel()
         with pytest.raises(asc.TaskCancelled):
