@@ -68,6 +68,7 @@ async def test_the_gradient_where_all_is_zero_is_zero(s, fn, dtype):
 SCALED: dict[str, tuple[Callable[[asc.Tensor], asc.Tensor], list[float]]] = {
     "divide": (lambda x: 800 / x, [8.0, -16.0]),
     "log10": (asc.log10, [0.05, 0.25]),
+    "silu": (nn.silu, [10.0, 30.0, -3.0]),
     "smooth_l1_loss, wide bend": (lambda x: nn.smooth_l1_loss(x, x * 0, reduction="none", beta=1000.0), [300.0, -700]),
     "smooth_l1_loss, narrow bend": (lambda x: nn.smooth_l1_loss(x, x * 0, reduction="none", beta=1e-6), [0.0, 3.0]),
     "huber_loss": (lambda x: nn.huber_loss(x, x * 0, reduction="none", delta=200.0), [3.0, -0.5]),

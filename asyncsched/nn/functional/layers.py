@@ -13,6 +13,7 @@ from operator import index
 from typing import Any, Literal
 
 from ..._instead import naming_arguments
+from ...autograd.rules.common import narrow, wide
 from ...tensors.functions import concat, expand_dims, moveaxis, pad, squeeze, stack
 from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor
@@ -215,7 +216,8 @@ def silu(x: Tensor) -> Tensor:
     >>> await nn.silu(x)
     array([0.        , 1.76159416])
     """
-    return x * sigmoid(x)
+    y = wide(x)  # since half precision may not hold the gradient's product with x
+    return narrow(y * sigmoid(y), x)
 
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
