@@ -57,7 +57,9 @@ def check_tensors(name: str, *operands: object) -> None:
 
 def same_dtype(name: str, x: Tensor, *others: Tensor | None) -> None:
     """Refuse operands that NumPy would promote: parameters and data are of one floating-point dtype."""
-    dtypes = {tensor.dtype for tensor in (x, *others) if tensor is not None}
+    tensors = [tensor for tensor in (x, *others) if tensor is not None]
+    check_tensors(name, *tensors)
+    dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) > 1 or x.dtype.kind != "f":
         names = ", ".join(sorted(map(str, dtypes)))
         raise TypeError(f"{name}: the operands are of {names}: bring them to one floating-point dtype with `astype`")

@@ -65,6 +65,7 @@ def dropout(x: Tensor, p: float, *, seed: int) -> Tensor:
     >>> nn.dropout(asc.ones(5), 0.5, seed=0).shape
     (5,)
     """
+    check_tensors("dropout", x)
     return op("dropout", x, index(seed), p=p)
 
 
@@ -85,6 +86,7 @@ def conv1d(
         bias: (out channels,).
         stride, padding, dilation: one number. The padding is of zeros; "same" keeps the length, where the stride is 1.
     """
+    check_tensors("conv1d", x, weight)
     if x.ndim != 3 or weight.ndim != 3:
         raise ValueError(
             f"conv1d: the shapes {x.shape} and {weight.shape} must be (sequences, channels, length) and"
@@ -156,6 +158,7 @@ def scaled_dot_product_attention(
         (..., L, Ev).
     """
     parts = (query, key, value)
+    check_tensors("scaled_dot_product_attention", *parts)
     mask = mask_operand(attn_mask)
     tracked = any(part._node is not None and part._node.leads_back for part in parts)
     if not tracked and query.dtype == key.dtype == value.dtype:
@@ -181,7 +184,7 @@ def relu(x: Tensor) -> Tensor:
     >>> await nn.relu(x)
     array([0., 2.])
     """
-    return op("relu", x)
+    return _each("relu", x)
 
 
 def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
@@ -196,7 +199,7 @@ def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu: approximate={approximate!r} must be 'none' or 'tanh'")
-    return op("gelu", x, approximate=approximate)
+    return _each("gelu", x, approximate=approximate)
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -206,7 +209,7 @@ def sigmoid(x: Tensor) -> Tensor:
     >>> await nn.sigmoid(x)
     array([0.5       , 0.88079708])
     """
-    return op("sigmoid", x)
+    return _each("sigmoid", x)
 
 
 def silu(x: Tensor) -> Tensor:
@@ -216,6 +219,7 @@ def silu(x: Tensor) -> Tensor:
     >>> await nn.silu(x)
     array([0.        , 1.76159416])
     """
+    check_tensors("silu", x)
     y = wide(x)  # since half precision may not hold the gradient's product with x
     return narrow(y * sigmoid(y), x)
 
@@ -227,7 +231,7 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     >>> await nn.leaky_relu(x)
     array([-0.01,  2.  ])
     """
-    return op("leaky_relu", x, negative_slope=float(negative_slope))
+    return _each("leaky_relu", x, negative_slope=float(negative_slope))
 
 
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -237,7 +241,13 @@ def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     >>> await nn.softplus(x)
     array([0.69314718, 2.12692801])
     """
-    return op("softplus", x, beta=float(beta), threshold=float(threshold))
+    return _each("softplus", x, beta=float(beta), threshold=float(threshold))
+
+
+def _each(name: str, x: Tensor, **options: Any) -> Tensor:
+    """An operation on each element of a tensor."""
+    check_tensors(name, x)
+    return op(name, x, **options)
 
 
 @naming_arguments
@@ -280,6 +290,7 @@ def max_pool2d(x: Tensor, kernel_size: Size, stride: Size | None = None, padding
     >>> nn.max_pool2d(asc.ones((1, 3, 8, 8)), 2).shape
     (1, 3, 4, 4)
     """
+    check_tensors("max_pool2d", x)
     kernel = pair(kernel_size)
     steps = kernel if stride is None else pair(stride)
     return op("max_pool2d", x, kernel=kernel, stride=steps, padding=pair(padding))

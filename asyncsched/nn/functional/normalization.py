@@ -15,7 +15,7 @@ from ...tensors.functions import mean, sqrt, square
 from ...tensors.functions._common import known_shape, lengths, op
 from ...tensors.handles import runtime_of
 from ...tensors.tensor import Tensor
-from .common import constant, same_dtype
+from .common import check_tensors, constant, same_dtype
 
 __all__ = ["batch_norm", "group_norm", "layer_norm", "rms_norm"]
 
@@ -39,6 +39,7 @@ def layer_norm(
     Raises:
         ValueError, TypeError: for shapes that do not fit.
     """
+    check_tensors("layer_norm", x)
     if isinstance(normalized_shape, Tensor):
         raise TypeError("layer_norm: normalized_shape is a shape: layer_norm(x, weight.shape, weight, bias)")
     # To ask only for an abstract class would take longer than half of the rest.
