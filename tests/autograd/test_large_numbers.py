@@ -88,3 +88,9 @@ async def test_a_scaled_loss_has_the_gradient_of_double(s, name):
     (half, slope), (double, expected) = found
     np.testing.assert_allclose(half, double, rtol=0.01)
     np.testing.assert_allclose(slope, expected, rtol=0.01)
+
+
+async def test_a_quotient_by_a_small_number_has_a_gradient_in_half_precision(s):
+    x = await leaf(s, np.array([0.02], "f2"))
+    (100 / x).backward(await s.put(np.array([1e-3], "f2")))
+    np.testing.assert_allclose(await x.grad, -250, rtol=0.01)
