@@ -91,6 +91,8 @@ def apply(
         if value.device is not place:
             _refuse_mixed(inputs[0], value)
     found = plan(op, tuple(forms), options)
+    if first is None and op.view and not found.nbytes:
+        raise TypeError(f"{op.name} takes a tensor, not a number: `asc.asarray(x)` makes one")
     made, lanes = None, None
     if op.resource and not place.inline and not place.remote:
         lanes = runtime.lane_of(op.resource, place)

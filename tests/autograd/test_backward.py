@@ -341,6 +341,26 @@ async def test_more_halves_than_half_precision_can_count_have_gradients(s, fn):
         assert_allclose(half, double, rtol=5e-3)
 
 
+@pytest.mark.parametrize(
+    ("fn", "length"),
+    [
+        (asc.cumulative_sum, 6000),
+        (asc.cumulative_prod, 6000),
+        (lambda x: asc.einsum("ni,i->n", asc.ones((6000, 3), dtype=x.dtype), x), 3),
+    ],
+    ids=["cumulative_sum", "cumulative_prod", "einsum"],
+)
+async def test_gradients_in_half_precision_are_added_up_in_single(s, fn, length):
+    """Half precision would stay at 2048, since 2048 + 1 rounds to 2048."""
+    found = []
+    for dtype in ("f2", "f8"):
+        x = await leaf(s, np.ones(length, dtype))
+        y = fn(x)
+        y.backward(asc.ones(y.shape, dtype=dtype))
+        found.append(await x.grad)
+    assert_allclose(*found, rtol=1e-3)
+
+
 async def test_a_mean_of_more_than_half_precision_can_count_has_a_gradient(s):
     x = await leaf(s, np.linspace(-1, 1, 100_000).astype("f2"))
     asc.mean(x).backward()

@@ -77,6 +77,7 @@ async def test_the_gradient_where_all_is_zero_is_zero(s, fn, dtype):
 SCALED: dict[str, tuple[Callable[[asc.Tensor], asc.Tensor], list[float]]] = {
     "divide": (lambda x: 800 / x, [8.0, -16.0]),
     "log10": (asc.log10, [0.05, 0.25]),
+    "silu": (nn.silu, [10.0, 30.0, -3.0]),
     "smooth_l1_loss, wide bend": (lambda x: nn.smooth_l1_loss(x, x * 0, reduction="none", beta=1000.0), [300.0, -700]),
     "smooth_l1_loss, narrow bend": (lambda x: nn.smooth_l1_loss(x, x * 0, reduction="none", beta=1e-6), [0.0, 3.0]),
     "huber_loss": (lambda x: nn.huber_loss(x, x * 0, reduction="none", delta=200.0), [3.0, -0.5]),
@@ -96,3 +97,9 @@ async def test_a_scaled_loss_has_the_gradient_of_double(s, name):
     (half, slope), (double, expected) = found
     np.testing.assert_allclose(half, double, rtol=0.01)
     np.testing.assert_allclose(slope, expected, rtol=0.01)
+
+
+async def test_a_quotient_by_a_small_number_has_a_gradient_in_half_precision(s):
+    x = await leaf(s, np.array([0.02], "f2"))
+    (100 / x).backward(await s.put(np.array([1e-3], "f2")))
+    np.testing.assert_allclose(await x.grad, -250, rtol=0.01)

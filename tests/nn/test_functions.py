@@ -181,6 +181,24 @@ async def test_what_does_not_fit_is_refused(s):
             call()
 
 
+@pytest.mark.parametrize("number", [2.0, np.float32(2.0), 3])
+async def test_a_number_is_no_tensor(s, number):
+    for name, more in (
+        *[
+            (name, ())
+            for name in ("relu", "gelu", "sigmoid", "silu", "leaky_relu", "softplus", "softmax", "log_softmax")
+        ],
+        *[(name, (2,)) for name in ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "rms_norm", "group_norm")],
+        *[(name, (asc.ones(2),)) for name in ("mse_loss", "kl_div", "cross_entropy", "nll_loss", "conv1d")],
+        ("layer_norm", (2,)),
+        ("scaled_dot_product_attention", (number, number)),
+    ):
+        with pytest.raises(TypeError, match=f"{name} takes tensors, not .*(int|float)"):
+            getattr(nn, name)(number, *more)
+    with pytest.raises(TypeError, match="dropout takes tensors, not"):
+        nn.dropout(number, 0.5, seed=0)
+
+
 async def test_all_of_it_can_be_captured(s):
     x, y = await s.put(real(6, 5)), await s.put(chances(6, 5))
     numbers, weight = await s.put(classes(6)), await s.put(WEIGHT)

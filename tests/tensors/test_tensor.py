@@ -338,6 +338,20 @@ def test_a_tensor_is_not_made_by_its_class(source: Any) -> None:
         asc.Tensor(source)
 
 
+@pytest.mark.parametrize("name", ["count_nonzero", "mean", "var", "std", "sum", "max", "sqrt"])
+@pytest.mark.parametrize("number", [2.0, 3, True, np.float32(0.5)], ids=repr)
+async def test_a_number_is_reduced_as_in_numpy(s: asc.Scheduler, name: str, number: Any) -> None:
+    expected = getattr(np, name)(number)
+    found = await getattr(asc, name)(number)
+    assert (found, found.dtype) == (expected, np.asarray(expected).dtype)
+
+
+@pytest.mark.parametrize("view", [asc.real, asc.flip, lambda x: asc.expand_dims(x, axis=0)])
+async def test_there_is_no_view_of_a_number(s: asc.Scheduler, view: Any) -> None:
+    with pytest.raises(TypeError, match=r"takes a tensor, not a number: .asc.asarray.x.. makes one"):
+        view(2.0)
+
+
 async def test_a_number_of_a_users_class_counts_as_the_number(s: asc.Scheduler) -> None:
     class Length(float):
         pass

@@ -121,13 +121,13 @@ def _cumulated(g: Tensor, call: Any) -> tuple[Tensor, int]:
 
 
 def _cumulative_sum(g: Tensor, call: Any) -> Tensor:
-    g, axis = _cumulated(g, call)
+    g, axis = _cumulated(wide(g), call)
     return f.flip(f.cumulative_sum(f.flip(g, axis=axis), axis=axis), axis=axis)
 
 
 def _cumulative_prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
     g, axis = _cumulated(g, call)
-    return op("cumulative_prod_gradient", x, g, axis=axis)
+    return op("cumulative_prod_gradient", x, wide(g), axis=axis)
 
 
 def _cumulative_prod_composed(g: Tensor, x: Tensor, call: Any) -> Tensor:
@@ -254,6 +254,7 @@ def _einsum(g: Tensor, operands: tuple[Any, ...], call: Any) -> Tensor:
 
 def _product_of(factors: list[Any], terms: list[str], known: str) -> Tensor:
     """The `einsum` of these terms. Over a long axis it is taken in pieces, whose results are added up accurately."""
+    factors = [wide(x) if isinstance(x, Tensor) else x for x in factors]
     pairs = [(x, term) for x, term in zip(factors, terms, strict=True) if term]
     lengths: dict[str, set[int]] = {}
     for x, term in pairs:

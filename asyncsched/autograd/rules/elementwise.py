@@ -64,7 +64,7 @@ ELEMENTWISE: Rules = {
     "negative": (lambda g: -g,),
     "subtract": (same, lambda g: -g),
     "multiply": (lambda g, y: g * y, lambda g, x: g * x),
-    "divide": (lambda g, y: g / y, lambda g, y, out: -(g * (out / y))),
+    "divide": (lambda g, y: g / y, lambda g, y, out: -(wide(g) * out / y)),
     "remainder": (same, lambda g, x, y: -(g * (x // y))),
     # Powers.
     "pow": (_pow_base, _pow_exponent),
@@ -77,9 +77,9 @@ ELEMENTWISE: Rules = {
     "erf": (lambda g, x: g * (f.exp(-(x * x)) * (2 / math.sqrt(math.pi))),),
     "erfinv": (lambda g, out: g * (f.exp(out * out) * (math.sqrt(math.pi) / 2)),),
     "log": (lambda g, x: g / x,),
-    "log10": (lambda g, x: g / math.log(10) / x,),
+    "log10": (lambda g, x: wide(g) / x / math.log(10),),
     "log1p": (lambda g, x: g / (x + 1),),
-    "log2": (lambda g, x: g / x / math.log(2),),
+    "log2": (lambda g, x: wide(g) / x / math.log(2),),
     "logaddexp": (lambda g, x, y: g / (f.exp(y - x) + 1), lambda g, x, y: g / (f.exp(x - y) + 1)),
     # Circular and hyperbolic functions.
     "acos": (lambda g, x: -(g / f.sqrt(1 - x * x)),),

@@ -76,6 +76,7 @@ def dropout(x: Tensor, p: float, *, seed: int) -> Tensor:
     >>> nn.dropout(asc.ones(5), 0.5, seed=0).shape
     (5,)
     """
+    check_tensors("dropout", x)
     return op("dropout", x, index(seed), p=p)
 
 
@@ -96,6 +97,7 @@ def conv1d(
         bias: (out channels,).
         stride, padding, dilation: one number. The padding is of zeros; "same" keeps the length, where the stride is 1.
     """
+    check_tensors("conv1d", x, weight)
     if x.ndim != 3 or weight.ndim != 3:
         raise ValueError(
             f"conv1d: the shapes {x.shape} and {weight.shape} must be (sequences, channels, length) and"
@@ -169,6 +171,7 @@ def scaled_dot_product_attention(
     if isinstance(attn_mask, Tensor) and attn_mask.requires_grad:
         raise ValueError("attn_mask gets no gradient: give `mask.detach()`")
     parts = (query, key, value)
+    check_tensors("scaled_dot_product_attention", *parts)
     mask = 0 if attn_mask is None else attn_mask
     tracked = any(part._node is not None and part._node.leads_back for part in parts)
     if not tracked and query.dtype == key.dtype == value.dtype:
@@ -185,7 +188,7 @@ def relu(x: Tensor) -> Tensor:
     >>> await nn.relu(x)
     array([0., 2.])
     """
-    return op("relu", x)
+    return _each("relu", x)
 
 
 def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
@@ -200,7 +203,7 @@ def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu: approximate={approximate!r} must be 'none' or 'tanh'")
-    return op("gelu", x, approximate=approximate)
+    return _each("gelu", x, approximate=approximate)
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -210,7 +213,7 @@ def sigmoid(x: Tensor) -> Tensor:
     >>> await nn.sigmoid(x)
     array([0.5       , 0.88079708])
     """
-    return op("sigmoid", x)
+    return _each("sigmoid", x)
 
 
 def silu(x: Tensor) -> Tensor:
@@ -220,7 +223,9 @@ def silu(x: Tensor) -> Tensor:
     >>> await nn.silu(x)
     array([0.        , 1.76159416])
     """
-    return x * sigmoid(x)
+    check_tensors("silu", x)
+    y = wide(x)  # since half precision may not hold the gradient's product with x
+    return narrow(y * sigmoid(y), x)
 
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
@@ -230,7 +235,7 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     >>> await nn.leaky_relu(x)
     array([-0.01,  2.  ])
     """
-    return op("leaky_relu", x, negative_slope=float(negative_slope))
+    return _each("leaky_relu", x, negative_slope=float(negative_slope))
 
 
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -240,7 +245,13 @@ def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     >>> await nn.softplus(x)
     array([0.69314718, 2.12692801])
     """
-    return op("softplus", x, beta=float(beta), threshold=float(threshold))
+    return _each("softplus", x, beta=float(beta), threshold=float(threshold))
+
+
+def _each(name: str, x: Tensor, **options: Any) -> Tensor:
+    """An operation on each element of a tensor."""
+    check_tensors(name, x)
+    return op(name, x, **options)
 
 
 @naming_arguments
@@ -283,6 +294,7 @@ def max_pool2d(x: Tensor, kernel_size: Size, stride: Size | None = None, padding
     >>> nn.max_pool2d(asc.ones((1, 3, 8, 8)), 2).shape
     (1, 3, 4, 4)
     """
+    check_tensors("max_pool2d", x)
     kernel = pair(kernel_size)
     steps = kernel if stride is None else pair(stride)
     return op("max_pool2d", x, kernel=kernel, stride=steps, padding=pair(padding))
@@ -384,6 +396,7 @@ def layer_norm(
     Raises:
         ValueError, TypeError: for shapes that do not fit.
     """
+    check_tensors("layer_norm", x)
     if isinstance(normalized_shape, Tensor):
         raise TypeError("layer_norm: normalized_shape is a shape: layer_norm(x, weight.shape, weight, bias)")
     # To ask only for an abstract class would take longer than half of the rest.
@@ -619,7 +632,9 @@ def check_tensors(name: str, *operands: object) -> None:
 
 def same_dtype(name: str, x: Tensor, *others: Tensor | None) -> None:
     """Refuse operands that NumPy would promote: parameters and data are of one floating-point dtype."""
-    dtypes = {tensor.dtype for tensor in (x, *others) if tensor is not None}
+    tensors = [tensor for tensor in (x, *others) if tensor is not None]
+    check_tensors(name, *tensors)
+    dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) > 1 or x.dtype.kind != "f":
         names = ", ".join(sorted(map(str, dtypes)))
         raise TypeError(f"{name}: the operands are of {names}: bring them to one floating-point dtype with `astype`")

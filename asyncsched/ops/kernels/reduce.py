@@ -29,6 +29,7 @@ from .releasing_gil import LARGE, room, several_lines
 
 def count_nonzero(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
     """How many elements are not zero."""
+    x = x if hasattr(x, "dtype") else xp.asarray(x)
     return xp.sum(x.astype(bool, copy=False), axis=axis, dtype=xp.intp, keepdims=keepdims, out=out)
 
 
@@ -41,6 +42,7 @@ def averaging(name: str) -> Kernel:
     def average(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None, **options: Any) -> Any:
         if "correction" in options:
             options = {"ddof": options["correction"]}
+        x = x if hasattr(x, "dtype") else xp.asarray(x)
         function = getattr(xp, name)
         if xp is not np and name != "mean":
             return halves.in_single(function, x, axis=axis, keepdims=keepdims, out=out, **options)
