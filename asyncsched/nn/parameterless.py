@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform, overload
 from .._instead import naming_arguments
 from ..tensors.tensor import Tensor
 from . import functional as F
-from .functional.layers import Reduction
+from .functional.losses import Reduction
 from .layers import MaxPool2d
 from .module import Module
 

@@ -31,7 +31,6 @@ __all__ = [
     "scaled_dot_product_attention", "sigmoid", "silu", "softmax", "softplus",
 ]  # fmt: skip
 
-Reduction = Literal["mean", "sum", "none"]
 Size = int | Sequence[int]
 Padding = Literal["same", "valid"]
 
@@ -638,10 +637,3 @@ def same_dtype(name: str, x: Tensor, *others: Tensor | None) -> None:
     if len(dtypes) > 1 or x.dtype.kind != "f":
         names = ", ".join(sorted(map(str, dtypes)))
         raise TypeError(f"{name}: the operands are of {names}: bring them to one floating-point dtype with `astype`")
-
-
-def reduced(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
-    """Each loss, or their sum or mean, as `reduction` says."""
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"{name}: reduction={reduction!r} must be 'mean', 'sum' or 'none'")
-    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()

@@ -11,12 +11,14 @@ from ...tensors.functions import abs as magnitude
 from ...tensors.functions import exp, expand_dims, log, minimum, moveaxis, square, take, take_along_axis, where
 from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor
-from .layers import Reduction, check_tensors, log_softmax, reduced, same_dtype, softplus
+from .layers import check_tensors, log_softmax, same_dtype, softplus
 
 __all__ = [
     "binary_cross_entropy_with_logits", "cross_entropy", "huber_loss", "kl_div", "l1_loss", "mse_loss", "nll_loss",
     "smooth_l1_loss",
 ]  # fmt: skip
+
+Reduction = Literal["mean", "sum", "none"]
 
 
 def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
@@ -28,7 +30,7 @@ def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Ten
     2.5
     """
     _alike("mse_loss", x, target)
-    return reduced("mse_loss", square(x - target), reduction)
+    return _reduced("mse_loss", square(x - target), reduction)
 
 
 def l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
@@ -40,7 +42,7 @@ def l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tens
     1.5
     """
     _alike("l1_loss", x, target)
-    return reduced("l1_loss", magnitude(x - target), reduction)
+    return _reduced("l1_loss", magnitude(x - target), reduction)
 
 
 def smooth_l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean", beta: float = 1.0) -> Tensor:
@@ -54,7 +56,7 @@ def smooth_l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean", 
     _alike("smooth_l1_loss", x, target)
     if beta < 0:
         raise ValueError(f"smooth_l1_loss: beta={beta} must not be negative")
-    return reduced("smooth_l1_loss", narrow(_bent(x, target, beta), x), reduction)
+    return _reduced("smooth_l1_loss", narrow(_bent(x, target, beta), x), reduction)
 
 
 def huber_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean", delta: float = 1.0) -> Tensor:
@@ -68,7 +70,7 @@ def huber_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean", delt
     _alike("huber_loss", x, target)
     if not delta > 0:
         raise ValueError(f"huber_loss: delta={delta} must be above 0")
-    return reduced("huber_loss", narrow(_bent(x, target, delta) * delta, x), reduction)
+    return _reduced("huber_loss", narrow(_bent(x, target, delta) * delta, x), reduction)
 
 
 def _bent(x: Tensor, target: Tensor, bend: float) -> Tensor:
@@ -101,7 +103,7 @@ def binary_cross_entropy_with_logits(
     tail = softplus(-x, threshold=inf)  # log(1 + exp(-x))
     tail = tail if pos_weight is None else tail * ((pos_weight - 1) * target + 1)
     losses = (1 - target) * x + tail
-    return reduced("binary_cross_entropy_with_logits", losses if weight is None else losses * weight, reduction)
+    return _reduced("binary_cross_entropy_with_logits", losses if weight is None else losses * weight, reduction)
 
 
 def kl_div(
@@ -126,7 +128,7 @@ def kl_div(
     losses = chances * logs - chances * x
     if reduction == "batchmean":
         return narrow(wide(losses).sum() / max(prod(known_shape(x, "kl_div")[:1]), 1), x)
-    return reduced("kl_div", losses, reduction)
+    return _reduced("kl_div", losses, reduction)
 
 
 def nll_loss(
@@ -204,7 +206,7 @@ def _of_probabilities(
     losses = -(log_softmax(logits, axis) * (target * (1 - smoothing) + smoothing / classes if smoothing else target))
     if weight is not None:
         losses = losses * _weights("cross_entropy", weight, classes).reshape(-1, *[1] * (logits.ndim - axis - 1))
-    return reduced("cross_entropy", losses.sum(axis=axis), reduction)
+    return _reduced("cross_entropy", losses.sum(axis=axis), reduction)
 
 
 def _picked(
@@ -229,7 +231,7 @@ def _picked(
 def _weighted(name: str, losses: Tensor, counts: Tensor, reduction: Reduction, target: Tensor) -> Tensor:
     if reduction == "mean":
         return narrow(wide(losses).sum() / wide(counts).sum(), losses)
-    found = reduced(name, losses, reduction)
+    found = _reduced(name, losses, reduction)
     return found if reduction == "sum" or found.shape == target.shape else found.reshape(target.shape)
 
 
@@ -259,3 +261,10 @@ def _alike(name: str, x: Tensor, target: Tensor, *more: Tensor | None) -> None:
     same_dtype(name, x, target, *more)
     if x.shape != target.shape:
         raise ValueError(f"{name}: the shapes {x.shape} and {target.shape} must be equal; `reshape` makes them so")
+
+
+def _reduced(name: str, losses: Tensor, reduction: Reduction) -> Tensor:
+    """Each loss, or their sum or mean, as `reduction` says."""
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"{name}: reduction={reduction!r} must be 'mean', 'sum' or 'none'")
+    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
