@@ -258,6 +258,7 @@ def _rows(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _alike(name: str, x: Tensor, target: Tensor, *more: Tensor | None) -> None:
+    check_tensors(name, x, target)
     same_dtype(name, x, target, *more)
     if x.shape != target.shape:
         raise ValueError(f"{name}: the shapes {x.shape} and {target.shape} must be equal; `reshape` makes them so")
