@@ -16,9 +16,10 @@ never holds more than the sum of its links. Each room goes round:
 
 The items are in a deque, and nothing is sent per item: only waiters are woken. A burst costs one step of the event
 loop. A single item does not wait for others to join it, except in front of a stage that makes batches: that stage says
-for how many items it waits (`wanted`), and is woken for half a row of them at a time. A waiter for room is woken when
-half of the row is free, since then it is worth a step, or when the next stage has nothing left to take; of a row of
-batches on a device, when one place is free.
+for how many items it waits (`wanted`). Those of a batch wait in the row, which has places for them besides its own
+(`gather`), so that they are taken at once; in a row that is bounded in bytes, half a row of them. A waiter for room is
+woken when half of the row is free, since then it is worth a step, or when the next stage has nothing left to take; of a
+row of batches on a device, when one place is free.
 
 A link may be bounded in bytes, too. Room is reserved before an item is there to be measured. So the link has room for
 as many items as fit by the largest so far: of its own, and of those in front, which a stage holds while it works on
