@@ -30,7 +30,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Se
 from functools import lru_cache
 from threading import get_ident
 from time import perf_counter
-from typing import Any, NoReturn, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -69,7 +69,8 @@ class Tasks:
     """Makes tasks in the scope that its caller is in. The base of `Submitter`."""
 
     _runtime: Runtime
-    _core: Callable[[], CoreScope]  # the scope that new tasks join. Raises if this thread may not submit
+    if TYPE_CHECKING:  # in the reference each subclass would have to import what it names
+        _core: Callable[[], CoreScope]  # the scope that new tasks join. Raises if this thread may not submit
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._runtime.__reduce_ex__(protocol)
