@@ -74,8 +74,11 @@ def composed(seed: int, unordered: bool) -> Callable[[asc.Scheduler], Any]:
     if rng.random() < 0.2:
         most = rng.choice([3, 8, 30])
         steps.append(lambda pipe: pipe.take(most))
-    epochs = None if not unordered and rng.random() < 0.2 else 3
-    once = [_shuffle(rng), lambda pipe: pipe.repeat(epochs) if epochs else pipe.repeat().take(40)]
+    once = [_shuffle(rng)]
+    if not unordered and rng.random() < 0.2:  # for ever: in front of what may leave out every item
+        steps.append(lambda pipe: pipe.map(same_in_thread).repeat().take(40))
+    else:
+        once.append(lambda pipe: pipe.repeat(3))
     rng.shuffle(once)
     kinds = ["map", "kept", "kept", "batch", "flat_map"] + ([] if unordered else ["first", *STAGES])
     for _ in range(rng.randrange(1, 6)):
