@@ -6,7 +6,7 @@ The functions are of each element, the softmax, and losses. A loss takes predict
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from itertools import pairwise
@@ -360,7 +360,7 @@ class ModuleList(_Numbered):
         self._set(list(modules))
 
 
-class ModuleDict(Module, MutableMapping[str, Module]):
+class ModuleDict(Module, Mapping[str, Module]):
     """Modules by name. The module that has them calls them as it likes.
 
     A name has no dot, no underscore in front, and is no attribute of modules, since it is a part of its tensors' names.
@@ -395,15 +395,24 @@ class ModuleDict(Module, MutableMapping[str, Module]):
         setattr(self, key, module)
 
     def __delitem__(self, key: str) -> None:
-        if key not in self:
-            raise KeyError(key)
-        delattr(self, key)
+        self.pop(key)
 
     def __len__(self) -> int:
         return len(self._dict())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._dict())
+
+    def pop(self, key: str) -> Module:
+        """Take a module out."""
+        found = self[key]
+        delattr(self, key)
+        return found
+
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Put modules in, by name."""
+        for key, module in dict(modules).items():
+            self[key] = module
 
     def _dict(self) -> dict[str, Module]:
         return dict(self._members(Module))
