@@ -27,7 +27,7 @@ the rest.
 
 There is a shortcut. While no scan for a fitting task is under way, the bytes of what the loop's own thread drops are
 given back there and then. `immediate_thread` is the number of that thread. It is set while nothing is unfinished, until
-the next task is submitted.
+the next task is submitted; and while the engine runs quick tasks in a row, since it scans again afterwards.
 
 Some drops cannot be reported: there is no memory, or they come at the end of a recursion. They set `fatal`. So does a
 stream's thread that dies of an exception that is no task's. Then everything is abandoned. `fatal` is an attribute,

@@ -44,7 +44,7 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
 from weakref import ref
 
 from ..errors import QueueFull, TaskTooLarge
@@ -142,11 +142,7 @@ class Engine:
             self.require(task)
         most = ledger.limits.max_pending
         if bounded and most is not None and ledger.pending >= most:
-            task.let_go()
-            raise QueueFull(
-                f"{task.name}: the backlog holds {ledger.pending:,} tasks (max_pending): `await s.barrier()` now and"
-                " then, or bound the loop: `w = s.window(2)` before it, `async with w:` in it"
-            )
+            self._refuse(task)
         if ledger.busy:
             self._put_off(Engine._join_late, task)
             return
@@ -178,7 +174,7 @@ class Engine:
             and not (hold or task.blockers)
         ):
             if task.plan.small and task.lanes[0].loop is not None:
-                self._run_or_launch(task, False)
+                self._run_or_launch(task, False, 1)
             else:
                 self._launch(task, False)
             return
@@ -219,6 +215,13 @@ class Engine:
                 limit,
             )
 
+    def _refuse(self, task: Task) -> NoReturn:
+        task.let_go()
+        raise QueueFull(
+            f"{task.name}: the backlog holds {self.ledger.pending:,} tasks (max_pending): "
+            "`await s.barrier()` now and then, or bound the loop: `w = s.window(2)` before it, `async with w:` in it"
+        )
+
     # -- moving things along ----------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
@@ -250,7 +253,7 @@ class Engine:
         for turn in range(_MOST_ROUNDS):
             self._take_in()
             while ledger.pending and ran < _MOST_HERE and not self._postponed and (task := self.admission.next()):
-                ran += self._run_or_launch(task, True)
+                ran += self._run_or_launch(task, True, _MOST_HERE - ran)
             if self._endings.notices:
                 self._endings.notify()
             # Flags first, a look at the deque second: see `completions`.
@@ -292,32 +295,50 @@ class Engine:
 
     drain: ClassVar[Callable[[Engine], None]] = whole(_take_in)
 
-    def _run_or_launch(self, task: Task, queued: bool) -> bool:
-        """Run the next task here, if it is quick and may, or launch it on a lane. Returns whether it ran here."""
+    def _run_or_launch(self, task: Task, queued: bool, most: int) -> int:
+        """Run the next task here, with others behind it, or launch it on a lane. Returns how many ran here."""
+        ran, elsewhere = 0, task
         if task.plan.small and task.lanes[0].loop is not None:
             lane = self._host.loop_lane(task)
-            if lane is not None:
-                self._host.quietly(self._run_here, task, lane, queued)
-                return True
-        self._launch(task, queued)
-        return False
+            if lane is not None and not self._host.quiet_in_use():
+                ran, elsewhere = self._host.quietly(self._run_here, task, lane, queued, most)
+                queued = True
+        if elsewhere is not None:
+            self._launch(elsewhere, queued)
+        return ran
 
-    def _run_here(self, task: Task, lane: Lane, queued: bool) -> None:
-        """Run the next task on this thread."""
-        ledger = self.ledger
-        if queued:
-            self._admit(task)
-        else:
-            ledger.join(task, True)
-        task.lane = lane
-        if ledger.observer is not None:
-            ledger.observer.task_launched(task)
-        lane.device.run_here(task)
-        if task.plan.seconds:
-            self._host.spend(task.plan.seconds)
-        self._endings.ended(task)
-        if not ledger.unfinished and ledger.drop_observer is None:
-            self.completions.immediate_thread = get_ident()
+    def _run_here(self, task: Task | None, lane: Lane | None, queued: bool, most: int) -> tuple[int, Task | None]:
+        """Run the next task on this thread, and the tasks after it while they may run here.
+
+        Nothing scans for fitting tasks while a body runs, so drops may take the shortcut: see `completions`.
+
+        Returns how many ran, and the next task if it must go elsewhere.
+        """
+        ran, completions, observer = 0, self.completions, self.ledger.observer
+        try:
+            if self.ledger.drop_observer is None:
+                completions.immediate_thread = get_ident()
+            while task is not None and lane is not None:
+                if queued:
+                    self._admit(task)
+                else:
+                    self.ledger.join(task, True)
+                task.lane, queued = lane, True
+                if observer is not None:
+                    observer.task_launched(task)
+                lane.device.run_here(task)
+                if task.plan.seconds:
+                    self._host.spend(task.plan.seconds)
+                self._endings.ended(task)
+                ran += 1
+                task = self.admission.next() if ran < most and not self._postponed else None
+                lane = self._host.loop_lane(task) if task is not None and task.plan.small else None
+        finally:
+            if self.ledger.unfinished:
+                completions.immediate_thread = 0
+        for account in self.ledger.waiting:
+            account.changed = True
+        return ran, task
 
     def _launch(self, task: Task, queued: bool) -> None:
         """Put the next task on a lane."""

@@ -206,6 +206,10 @@ class Host:
         """The lane of the event loop's thread, if a quick task may run there now; else None."""
         return None
 
+    def quiet_in_use(self) -> bool:
+        """Whether a quick task runs on the event loop's thread now."""
+        return False
+
     def spend(self, seconds: float) -> None:
         """Take note that a quick task held the event loop's thread for so long, beyond the usual cost of a task."""
 

@@ -371,17 +371,16 @@ class Runtime(OnOneLoop, Host):
         """
         reads, lane = task.reads, task.lanes[0]
         if lane.copies:
-            if reads:
-                return None
-        elif self.inline is _NEVER or (task.after and any(reader.state < DONE for reader in task.after)):
+            return None if reads else lane
+        if self.inline is _NEVER:
             return None
         for value in (reads,) if type(reads) is Value else reads:
             producer = value.task
             if type(value.array) is not _ndarray or (producer is not None and producer.failure is not None):
                 return None
-        if self.quiet_in_use():
+        if task.after and any(reader.state < DONE for reader in task.after):
             return None
-        return lane if lane.copies else lane.loop
+        return lane.loop
 
     def quietly(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function in a context where NumPy's error state is quiet."""
