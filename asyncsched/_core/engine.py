@@ -44,7 +44,7 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 from weakref import ref
 
 from ..errors import QueueFull, TaskTooLarge
@@ -142,7 +142,11 @@ class Engine:
             self.require(task)
         most = ledger.limits.max_pending
         if bounded and most is not None and ledger.pending >= most:
-            self._refuse(task)
+            task.let_go()
+            raise QueueFull(
+                f"{task.name}: the backlog holds {ledger.pending:,} tasks (max_pending): `await s.barrier()` now and"
+                " then, or bound the loop: `w = s.window(2)` before it, `async with w:` in it"
+            )
         if ledger.busy:
             self._put_off(Engine._join_late, task)
             return
@@ -214,13 +218,6 @@ class Engine:
                 needed,
                 limit,
             )
-
-    def _refuse(self, task: Task) -> NoReturn:
-        task.let_go()
-        raise QueueFull(
-            f"{task.name}: the backlog holds {self.ledger.pending:,} tasks (max_pending): "
-            "`await s.barrier()` now and then, or bound the loop: `w = s.window(2)` before it, `async with w:` in it"
-        )
 
     # -- moving things along ----------------------------------------------------------------------------------------
 

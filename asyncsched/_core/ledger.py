@@ -28,6 +28,7 @@ class Limits:
     max_pending: int | None = None  # the most tasks in the backlog
 
 
+_OF_SCOPES = {"scope_opened", "scope_left", "scope_closed"}
 _NUMBERED = {"op_ran_inline", "bytes_released", "task_submitted"}
 
 
@@ -42,6 +43,7 @@ class Ledger:
         busy: a change of state is under way. Requests of finalisers are put off meanwhile: see `engine`.
         observer: told of every transition, if there is one.
         op_observer: the same, if operations that run at once are asked for.
+        scope_observer: the same, if scopes are asked for.
         numbers: operations that run at once have numbers, since somebody may be told these.
         drop_observer: the same, if drops are asked for. Without it they take the shortcut: see `completions`.
     """
@@ -49,8 +51,8 @@ class Ledger:
     __slots__ = (  # CPython is slower with more than 30 attributes in a `__dict__`
         "_clock", "abandoned", "account", "began", "busy", "claim_bytes", "claims", "completions", "drop_observer",
         "ended", "ended_bytes", "growths", "in_flight", "limits", "numbers", "observer", "op_observer", "peak_bytes",
-        "peak_in_flight", "pending", "pending_bytes", "preempted", "ran_at_once", "reserved", "reserves", "sequence",
-        "slots", "unlaunched", "waiting",
+        "peak_in_flight", "pending", "pending_bytes", "preempted", "ran_at_once", "reserved", "reserves",
+        "scope_observer", "sequence", "slots", "unlaunched", "waiting",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, completions: Completions, host: Host) -> None:
@@ -64,6 +66,7 @@ class Ledger:
         self.abandoned: bool = False
         self.observer: Instrument | None = None
         self.op_observer: Instrument | None = None
+        self.scope_observer: Instrument | None = None
         self.drop_observer: Instrument | None = None
         self.numbers: bool = False
         self.sequence: int = 0  # the number of the next task
@@ -95,6 +98,7 @@ class Ledger:
         """Tell an observer everything. Only these events are asked for."""
         self.observer = observer
         self.op_observer = observer if "op_ran_inline" in events else None
+        self.scope_observer = observer if not _OF_SCOPES.isdisjoint(events) else None
         self.drop_observer = observer if "bytes_released" in events else None
         self.numbers = not _NUMBERED.isdisjoint(events)
 

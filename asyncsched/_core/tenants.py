@@ -340,8 +340,8 @@ class Scopes:
             self._sweep(parent.ended_children)
         scope = Scope(name, queue, parent.account, parent)
         parent.children[scope] = None
-        if self._ledger.observer is not None:
-            self._ledger.observer.scope_opened(scope)
+        if self._ledger.scope_observer is not None:
+            self._ledger.scope_observer.scope_opened(scope)
         return scope
 
     def _tenant(self, parent: Tenant, share: Share) -> Tenant:
@@ -391,8 +391,8 @@ class Scopes:
         parent = scope.parent
         assert parent is not None
         scope.ended = True
-        if self._ledger.observer is not None:
-            self._ledger.observer.scope_left(scope)
+        if self._ledger.scope_observer is not None:
+            self._ledger.scope_observer.scope_left(scope)
         if not (scope.tasks or scope.children or scope.unseen):  # as mostly; `over` looks at children, too
             self.close(scope)
             return
@@ -428,8 +428,8 @@ class Scopes:
 
     def _closed(self, scope: Scope, error: BaseException | None = None) -> None:
         scope.closed = True
-        if self._ledger.observer is not None:
-            self._ledger.observer.scope_closed(scope, error)
+        if self._ledger.scope_observer is not None:
+            self._ledger.scope_observer.scope_closed(scope, error)
 
     def _hand_over(self, scope: Scope, parent: Scope) -> None:
         """Move the open children of a closing scope to its parent. Children that have ended close with it."""

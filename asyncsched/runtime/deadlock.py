@@ -29,7 +29,6 @@ from weakref import WeakSet
 from .._core.callsite import line_of
 from .._core.model import DONE, LAUNCHED, PENDING, Account, Task, Value
 from .holders import Owner, Walk, awaited_by, where_it_waits
-from .life import running_loop
 from .loop_work import bound
 from .runtime import Runtime
 
@@ -113,9 +112,8 @@ class _Case:
         self._unfinished = runtime.engine.root.unfinished()
         self.waiting = asyncio.all_tasks(runtime.loop)
         things, self._held = _charged(runtime, accounts)
-        asker = asyncio.current_task() if running_loop() else None
         asked = sorted(self.waiting, key=self._parked.__contains__)
-        self._walk = Walk(things, asked[:most], self._unfinished[:most], deadline, asker)
+        self._walk = Walk(things, asked[:most], self._unfinished[:most], deadline)
         self._unknown = Counter({account: account.used for account in accounts})
         for one in self._held:
             self._unknown[one.account] -= one.nbytes

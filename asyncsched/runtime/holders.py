@@ -91,19 +91,13 @@ class Walk:
     """
 
     def __init__(
-        self,
-        things: list[Any],
-        tasks: Iterable[asyncio.Task[Any]],
-        unfinished: Iterable[Task],
-        deadline: float,
-        asker: asyncio.Task[Any] | None = None,
+        self, things: list[Any], tasks: Iterable[asyncio.Task[Any]], unfinished: Iterable[Task], deadline: float
     ) -> None:
-        """Walk.
+        """Walk. If an asyncio task runs on this thread, and asks, its variables count, too.
 
         Args:
             things: the objects whose holders are wanted. The walk keeps the list; the caller has no other reference.
             deadline: in seconds of `thread_time`.
-            asker: the asyncio task that runs on this thread, and asks. Its variables count, too.
         """
         self._things = things
         self._numbers = {id(thing): number for number, thing in enumerate(things)}
@@ -115,7 +109,7 @@ class Walk:
                 self._owners[self._number(step)] = task
                 if (frame := frame_of(step)) is not None and not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
                     self._cells.add(id(frame.f_globals))
-        if asker is not None:
+        if (asker := current_task()) is not None:
             running = [frame for frame, _ in walk_stack(sys._getframe()) if is_users(frame.f_code)]
             self._owners |= {self._number(frame): asker for frame in running}
         # The numbers of what each object refers to, one after the other, and where those of each begin. These are no
