@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from http.client import responses
 from math import ceil
 from typing import Any, Final, NamedTuple, Protocol
@@ -36,7 +37,16 @@ class Drains(Protocol):
     draining: bool
 
 
-class Exchange:
+@dataclass(eq=False, repr=False)
+class Given:
+    """What a server gives an application for a request."""
+
+    scope: ASGIScope
+    receive: Receive
+    _send: Send
+
+
+class Exchange(Given):
     """One request, and the state of its response.
 
     Attributes:
@@ -57,8 +67,6 @@ class Exchange:
         refusal: the class of the exception that was answered in the application's place.
     """
 
-    scope: ASGIScope
-    receive: Receive
     tenant: Hashable = None
     status: int | None = None
     headers: Iterable[tuple[bytes, bytes]] = ()
@@ -75,9 +83,6 @@ class Exchange:
     refusal: str = ""
     _events: bool | None = None  # whether it is a stream of them, once that was asked
     _tail: bytes = b"\n\n"  # of what was sent of them
-
-    def __init__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
-        self.scope, self.receive, self._send = scope, receive, send
 
     @property
     def name(self) -> str:
