@@ -507,6 +507,23 @@ def test_a_block_that_there_is_no_memory_for_does_not_count(monkeypatch: pytest.
     assert (pool.live, pool.free) == (MIB, 0)
 
 
+def test_nor_does_one_where_there_is_no_memory_for_the_list_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    pool = Pool(4 * MIB)
+    pool.give(pool.take(MIB))
+    monkeypatch.setattr(host_memory, "deque", full)
+    with pytest.raises(MemoryError):
+        pool.take(3 * MIB)
+    assert (pool.live, pool.free) == (0, 0)
+    monkeypatch.setattr(host_memory, "_new_array", full)
+    monkeypatch.setattr(pool, "give", full)
+    with pytest.raises(MemoryError):
+        pool.take(3 * MIB)
+    assert (pool.live, pool.free) == (0, 0)
+
+
 def test_poison_overwrites_what_comes_back() -> None:
     pool = Pool(None, poison=True)
     block = pool.take(MIB)

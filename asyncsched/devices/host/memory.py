@@ -158,7 +158,12 @@ class Pool:
         try:
             return _new_array(size, np.uint8)
         except BaseException:  # there is no memory, or a signal came
-            self.give(size)
+            try:
+                self.give(size)
+            except MemoryError:  # not even for the number
+                with self._lock:
+                    self.live -= size
+                raise
             with self._lock:
                 self._collect()
             raise
@@ -182,8 +187,8 @@ class Pool:
             if isinstance(item, int):
                 self.live -= item
                 continue
+            self.live -= item.nbytes  # first: where there is no memory to list it, it is dropped
             self._stacks.setdefault(item.nbytes, deque()).append((next(self._clock), item))
-            self.live -= item.nbytes
             self.free += item.nbytes
         self._trim()
 
