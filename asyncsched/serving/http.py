@@ -37,16 +37,8 @@ class Drains(Protocol):
     draining: bool
 
 
-@dataclass(eq=False, repr=False)
-class Given:
-    """What a server gives an application for a request."""
-
-    scope: ASGIScope
-    receive: Receive
-    _send: Send
-
-
-class Exchange(Given):
+@dataclass(slots=True, eq=False)
+class Exchange:
     """One request, and the state of its response.
 
     Attributes:
@@ -67,6 +59,9 @@ class Exchange(Given):
         refusal: the class of the exception that was answered in the application's place.
     """
 
+    scope: ASGIScope
+    receive: Receive
+    _send: Send
     tenant: Hashable = None
     status: int | None = None
     headers: Iterable[tuple[bytes, bytes]] = ()
@@ -87,8 +82,7 @@ class Exchange(Given):
     @property
     def name(self) -> str:
         """Method and path, which the client chose, for one line of a log."""
-        name = f"{self.scope['method']} {self.scope['path']}"
-        return name if name.isprintable() else printable(name)
+        return printable(f"{self.scope['method']} {self.scope['path']}")
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of this name, which is in lower case; None if there is none."""

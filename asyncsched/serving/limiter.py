@@ -102,7 +102,7 @@ class Limiter(Instrument):
         self._waited_for: list[tuple[set[Exchange], asyncio.Event]] = []
         self._routes: OrderedDict[str, Route] = OrderedDict()  # by name, and by the paths that led there
         self._any = Route()  # of a path that was never seen
-        self.scopes: dict[Scope, Inside] = {}  # of those that are entered, and not answered yet
+        self._scopes: dict[Scope, Inside] = {}
         self._left: defaultdict[Hashable, float] = defaultdict(float)  # seconds that are left, by tenant
         self._shortest, self._needed = inf, -inf  # the wait of rule 2, and when a route last needed it
         self._spent = Spent()  # by tenant, and by batches and steps
@@ -167,6 +167,11 @@ class Limiter(Instrument):
         self._left[tenant] += inside.left
         return inside
 
+    def entered(self, exchange: Exchange, inside: Inside, core: Scope) -> None:
+        """The scope of a request is entered."""
+        if exchange in self._inside:
+            inside.core, self._scopes[core] = core, inside
+
     def leave(self, exchange: Exchange, inside: Inside, *, adopted: bool) -> None:
         """A request is answered, or ended. Its bodies may still run. If it is adopted, it keeps its place until
         `release`."""
@@ -174,7 +179,7 @@ class Limiter(Instrument):
         spent = self._note(now).get(inside, 0.0)
         del self._inside[exchange]
         if inside.core is not None:
-            del self.scopes[inside.core]
+            del self._scopes[inside.core]
         self._left[inside.tenant] -= inside.left
         if exchange.route is None:
             exchange.route = route_of(exchange.scope)
@@ -300,9 +305,9 @@ class Limiter(Instrument):
         return found
 
     def _find(self, scope: Scope | None) -> Inside | None:
-        while scope is not None and scope not in self.scopes:
+        while scope is not None and scope not in self._scopes:
             scope = scope.parent
-        return None if scope is None else self.scopes[scope]
+        return None if scope is None else self._scopes[scope]
 
     def _route(self, exchange: Exchange, inside: Inside) -> Route:
         """The route of a request that has been routed. It is remembered by its path, too."""

@@ -341,9 +341,7 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
                         await bodies.claim(room)
                     try:
                         async with scope:
-                            if not exchange.left:
-                                inside.core = scope._entered()
-                                limiter.scopes[inside.core] = inside
+                            limiter.entered(exchange, inside, scope._entered())
                             if room:
                                 client.begin()
                             exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check

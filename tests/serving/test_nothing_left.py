@@ -107,6 +107,6 @@ async def test_nothing_is_left_of_requests(seed: int) -> None:
         limiter, room = server.limiter, server.body_room
         await until(lambda: not (server.adopted or limiter._running))
         assert (len(limiter), room.claimed, room.waiting) == (0, 0, 0)
-        assert (limiter._of_tenant, limiter.scopes, limiter._left) == ({}, {}, {})
+        assert (limiter._of_tenant, limiter._scopes, limiter._left) == ({}, {}, {})
         assert engine_of(server.scheduler).root.children == {}
         assert server.scheduler.statistics().bytes_reserved == 0
