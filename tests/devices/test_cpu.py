@@ -491,10 +491,11 @@ def test_free_bytes_are_bounded_without_a_limit(monkeypatch: pytest.MonkeyPatch)
     assert pool.take(MIB) is not blocks[0]
 
 
-def test_a_block_that_there_is_no_memory_for_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise MemoryError
+def full(*_: Any) -> None:
+    raise MemoryError
 
+
+def test_a_block_that_there_is_no_memory_for_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool(4 * MIB)
     pool.give(pool.take(MIB))
     monkeypatch.setattr(host_memory, "_new_array", full)
@@ -508,9 +509,6 @@ def test_a_block_that_there_is_no_memory_for_does_not_count(monkeypatch: pytest.
 
 
 def test_nor_does_one_where_there_is_no_memory_for_the_list_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise MemoryError
-
     pool = Pool(4 * MIB)
     pool.give(pool.take(MIB))
     monkeypatch.setattr(host_memory, "deque", full)

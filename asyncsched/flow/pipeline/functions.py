@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 Function: TypeAlias = Callable[[Any], Any]
 _MOST_TOLD: Final = 300  # characters of an error
-MOST_GATHERED: Final = 256  # items of a batch that the loop takes in one step, which others wait for; a guess
+_MOST_GATHERED: Final = 256  # items of a batch that the loop takes in one step, which others wait for; a guess
 
 
 class Called(NamedTuple):
@@ -286,7 +286,7 @@ class BatchStage(ThreadStage):
             while await self.ready(part):
                 packed = Packed(size, self._collate, source.items[0][1])
                 part = packed.part
-                source.gather(min(part, MOST_GATHERED))
+                source.gather(min(part, _MOST_GATHERED))
                 while (lacking := min(size - len(packed), part - len(packed) % part)) and await source.arrived(lacking):
                     if part < size:
                         await self._caught_up()
