@@ -413,9 +413,9 @@ def exact() -> Iterator[None]:
 
     Outside of it
 
-    - a few operations of networks in float32 have a faster kernel: gelu by a quotient; softmax, layer_norm and
-      cross_entropy by loops that numba compiles, if it is installed, once they are compiled. `TABLE["gelu"].bound` says
-      how far results may differ, as for each operation;
+    - a few operations of networks in float32 have a faster kernel: gelu by a quotient; softmax, layer_norm,
+      cross_entropy and attention by loops that numba compiles, if it is installed, once they are compiled.
+      `TABLE["gelu"].bound` says how far results may differ, as for each operation;
     - large matrix products are cut into parts for several streams, which may change their last bits;
     - a matrix decomposition that runs alone uses all BLAS threads, whose number may change its last bits; inside it
       uses those of one stream;

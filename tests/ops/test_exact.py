@@ -30,12 +30,16 @@ def given(scale: float, seed: int = 0) -> dict[str, list[tuple[tuple[Any, ...], 
     target = rng.integers(0, SHAPE[1], SHAPE[0])
     far = x + np.float32(5 * scale)
     uneven = np.where(np.arange(SHAPE[1]) < 64, far, x)  # what comes first tells little of the mean
+    attended, shapes = {"causal": True, "scale": None}, (SHAPE,) * 3
+    packed = np.concatenate([x.ravel(), g.ravel(), far.ravel()])
     return {
         "gelu": [((x,), {"approximate": a}) for a in ("none", "tanh")],
         "gelu_backward": [((g, x), {"approximate": a}) for a in ("none", "tanh")],
         "softmax": [((x,), {"log": log}) for log in (False, True)],
         "layer_norm": [((rows, w / scale, b / scale), {"eps": 1e-5}) for rows in (x, far, uneven)],
         "cross_entropy": [((x, target), ENTROPY | {"label_smoothing": smooth}) for smooth in (0.0, 0.1)],
+        "attention": [((packed, 0), attended | {"shapes": shapes})],
+        "attention_unpacked": [((x, g, far, x[:, :1] > 0), attended)],  # some queries attend to nothing
         **{name: [] for name, op in TABLE.items() if op.blas is Blas.PRODUCT},  # in parts: see `devices/test_team.py`
     }
 
@@ -153,7 +157,8 @@ class Compiler:
 
     def __init__(self) -> None:
         self.ran: list[str] = []
-        self.LOOPS = {name: self._loop(name) for name in ("gelu", "softmax", "layer_norm", "cross_entropy")}
+        names = ("gelu", "softmax", "layer_norm", "cross_entropy", "exponentials")
+        self.LOOPS = {name: self._loop(name) for name in names}
 
     def _loop(self, name: str) -> Any:
         def loop(*arrays: Any) -> None:
@@ -192,6 +197,16 @@ def test_compiled_loops_run_where_they_pay(compiler, name):
     with np.errstate(all="ignore"):
         assert resolve(TABLE[name], np)(*turned, **options).any()
     assert compiler.ran == [name]
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_unpacked"])
+def test_attention_has_a_loop_for_its_weights(compiler, name):
+    operands, options = given(1.0)[name][0]
+    exact = run(TABLE[name].exact, operands, options)
+    assert compiler.ran == []
+    found = run(TABLE[name], operands, options)  # sums of 0 are not ordinary: all is computed again
+    assert compiler.ran == ["exponentials"]
+    np.testing.assert_allclose(found, exact, rtol=3e-6, atol=3e-6)
 
 
 async def test_inside_exact_nothing_compiled_runs(s, compiler):

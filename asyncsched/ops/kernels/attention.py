@@ -38,21 +38,23 @@ _GROUP_SECONDS = 5e-5
 
 
 def attention(
-    xp: Any, packed: Any, mask: Any, *, shapes: Any, causal: bool, scale: float | None = None, out: Any = None,
+    xp: Any, packed: Any, mask: Any, *, shapes: Any, causal: bool, scale: float | None = None, exact: bool = False,
+    out: Any = None,
 ) -> Any:  # fmt: skip
     """softmax(q k^T scale + mask) v, with q, k and v one after the other in a flat array; 0 means no mask."""
     q, k, v = _parts(packed, shapes)
-    return attention_unpacked(xp, q, k, v, mask, causal=causal, scale=scale, out=out)
+    return attention_unpacked(xp, q, k, v, mask, causal=causal, scale=scale, exact=exact, out=out)
 
 
 def attention_unpacked(
-    xp: Any, q: Any, k: Any, v: Any, mask: Any, *, causal: bool, scale: float | None = None, out: Any = None,
+    xp: Any, q: Any, k: Any, v: Any, mask: Any, *, causal: bool, scale: float | None = None, exact: bool = False,
+    out: Any = None,
 ) -> Any:  # fmt: skip
     """The same for three arrays, which need not be copied into one."""
     out = xp.empty((*q.shape[:-1], v.shape[-1]), q.dtype) if out is None else out
     k, v, mask = _attended(xp, k, v, mask)
     q, k, v = _for_products(xp, q), _for_products(xp, k), _for_products(xp, v)
-    _attend(xp, q, k, v, mask, causal, _scale(q, scale), out)
+    _attend(xp, q, k, v, mask, causal, _scale(q, scale), exact, out)
     return out
 
 
@@ -119,11 +121,11 @@ def _by_heads(xp: Any, q: Any, k: Any, bias: Any) -> Any:
     return None if bias is None else xp.broadcast_to(bias, (*q.shape[:-1], k.shape[-2]))
 
 
-def _attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any) -> None:
+def _attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, exact: bool, out: Any) -> None:
     """Write the result of all heads to `out`."""
     bias, count = _bias(xp, q, k, mask, causal), prod(q.shape[:-1]) * k.shape[-2]
     if xp is np and count <= BLOCK and parallel.number(parallel.seconds_of(count, q.itemsize)) < 2:
-        _attend_to(xp, q * scale, k, v, bias, out)  # in one step, which is best for one query per head
+        _attend_to(xp, q * scale, k, v, bias, exact, out)  # in one step, which is best for one query per head
         return
     bias, steps = _by_heads(xp, q, k, bias), _queries(xp, q.shape[-2], k.shape[-2])
 
@@ -131,14 +133,14 @@ def _attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: flo
         rows = steps[number]
         here, keys = (*heads, rows), (*heads, _visible_keys(rows, steps, causal))
         added = None if bias is None else bias[here][..., : k[keys].shape[-2]]
-        _attend_to(xp, q[here] * scale, k[keys], v[keys], added, out[here])
+        _attend_to(xp, q[here] * scale, k[keys], v[keys], added, exact, out[here])
 
     _share(xp, q, k, of_rows, alive=_ALIVE, times=len(steps))
 
 
-def _attend_to(xp: Any, queries: Any, keys: Any, values: Any, bias: Any, out: Any) -> None:
+def _attend_to(xp: Any, queries: Any, keys: Any, values: Any, bias: Any, exact: bool, out: Any) -> None:
     """Write the result of some heads to `out`."""
-    weights, factor = _weights(xp, queries, keys, bias)
+    weights, factor = _weights(xp, queries, keys, bias, exact=exact)
     xp.matmul(weights, values, out=out)
     out *= factor
 
@@ -159,7 +161,8 @@ def _attend_backward(
     def of_rows(heads: Index, rows: slice) -> None:
         here, there = (*heads, rows), (*heads, _visible_keys(rows, steps, causal))
         scaled, keys = q[here] * scale, k[there]
-        weights, factor = _weights(xp, scaled, keys, None if bias is None else bias[here][..., : keys.shape[-2]])
+        added = None if bias is None else bias[here][..., : keys.shape[-2]]
+        weights, factor = _weights(xp, scaled, keys, added, exact=True)
         g = grad[here] * factor
         add(dv[there], xp.swapaxes(weights, -1, -2), g)
         scores = xp.matmul(g, xp.swapaxes(v[there], -1, -2), out=scratch(xp, 1, weights.shape, weights.dtype))
@@ -222,14 +225,15 @@ def _share(xp: Any, q: Any, k: Any, call: Callable[[Index, int], None], *, alive
     parallel.run([partial(some, part) for part in ranges])
 
 
-def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:
+def _weights(xp: Any, queries: Any, keys: Any, bias: Any, *, exact: bool) -> tuple[Any, Any]:
     """The weights of some heads up to a factor for each query, and that factor, for a smaller array later."""
     shape = (*queries.shape[:-1], keys.shape[-2])
     weights = _scores(xp, queries, keys, bias, scratch(xp, 0, shape, queries.dtype))
     if not weights.size:
         return weights, xp.ones((*shape[:-1], 1), weights.dtype)
     if _directly(xp, weights):
-        weights, total, far = _exponentials(weights, weights)
+        run = None if exact else compiled.loop("exponentials", xp, weights)
+        weights, total, far = _exponentials(weights, weights, run=run)
         if far is None:
             return weights, np.reciprocal(total)[..., None]
         _scores(xp, queries, keys, bias, weights)
@@ -364,8 +368,11 @@ def _directly(xp: Any, x: Any) -> bool:
     return xp is np and x.dtype.itemsize > 2
 
 
-def _exponentials(v: Any, out: Any, ordinary: tuple[float, float] = ORDINARY) -> tuple[Any, Any, Any]:
-    """exp(v), the sums along the last axis, and a mask of the rows to compute again; None if there are none.
+def _exponentials(
+    v: Any, out: Any, ordinary: tuple[float, float] = ORDINARY, run: compiled.Loop | None = None
+) -> tuple[Any, Any, Any]:
+    """exp(v), the sums along the last axis, and a mask of the rows to compute again; None if there are none. A compiled
+    loop may `run` where `out` is `v`.
 
     The textbook subtracts the largest element of a row first, so that nothing overflows. On the host that takes as long
     as the exponentials do, and it is unnecessary if their sum is an ordinary number. So exponentials are computed
@@ -373,8 +380,12 @@ def _exponentials(v: Any, out: Any, ordinary: tuple[float, float] = ORDINARY) ->
     that underflow are below 1e-31 of it.
     """
     least, most = ordinary
-    e = np.exp(v, out=out)
-    total = totals(np, e)
+    if run is None:
+        e = np.exp(v, out=out)
+        total = totals(np, e)
+    else:
+        e, total = out, np.empty(out.shape[:-1], out.dtype)
+        run(out.reshape(-1, out.shape[-1]), total.reshape(-1))
     if total.size <= _FEW and all(least <= one <= most for one in total.ravel().tolist()):  # a third of the time
         return e, total, None
     if np.minimum.reduce(total, None) >= least and np.maximum.reduce(total, None) <= most:
@@ -411,9 +422,15 @@ _DOC = "exp(x) over its sum along the last axis, or the logarithm of it."
 
 
 OPS = (
-    with_products(attention, attention_rule, "softmax(q k^T scale + mask) v, of packed q, k and v.", launches=12),
-    with_products(attention_unpacked, attention_rule, "softmax(q k^T scale + mask) v, of q, k and v."),
+    bounded(
+        with_products(attention, attention_rule, "softmax(q k^T scale + mask) v, of packed q, k and v.", launches=12),
+        partial(attention, exact=True), 3e-6, 3e-6,
+    ),
+    bounded(
+        with_products(attention_unpacked, attention_rule, "softmax(q k^T scale + mask) v, of q, k and v."),
+        partial(attention_unpacked, exact=True), 3e-6, 3e-6,
+    ),
     with_products(attention_backward, attention_backward_rule, "The gradient of attention.", launches=29),
     bounded(_by_rows(softmax, doc=_DOC, compiled_as="softmax", launches=7), softmax_exact, 3e-6, 3e-6),
     _by_rows(softmax_backward, doc="The gradient of softmax.", launches=4),
-)
+)  # fmt: skip

@@ -192,6 +192,18 @@ def _exponentials(x: Any, i: Any, shift: Any, row: Any) -> Any:
     return total
 
 
+@_loop(_OUT[2], _OUT[1])
+def exponentials(x: Any, totals: Any) -> None:
+    """Each number becomes its exponential; and the sum of each row."""
+    for i in range(x.shape[0]):
+        total = _f(0)
+        for j in range(x.shape[1]):
+            e = exp(x[i, j])
+            x[i, j] = e
+            total += e
+        totals[i] = total
+
+
 @_loop(_IN[2], _OUT[2])
 def softmax(x: Any, out: Any) -> None:
     count, width = x.shape
@@ -345,7 +357,7 @@ def max_pool2d_backward_any(kernel: Any, stride: Any, padding: Any, x: Any, y: A
 
 
 _ALL = (
-    gelu, gelu_tanh, layer_norm, softmax, log_softmax, cross_entropy,
+    gelu, gelu_tanh, layer_norm, exponentials, softmax, log_softmax, cross_entropy,
     max_pool2d, max_pool2d_backward, max_pool2d_backward_any,
 )  # fmt: skip
 LOOPS = {one.__name__: one for one in _ALL}
