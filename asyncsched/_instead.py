@@ -10,7 +10,7 @@ from functools import wraps
 from importlib import import_module
 from inspect import CO_VARARGS
 from operator import attrgetter
-from pathlib import Path
+from os.path import dirname, join
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
@@ -236,7 +236,8 @@ def _tables(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
-_TABLES = _tables(Path(__file__).with_name("_instead.txt").read_text("utf-8"))
+with open(join(dirname(__file__), "_instead.txt"), encoding="utf-8") as _file:  # `pathlib` takes 3 ms to import
+    _TABLES = _tables(_file.read())
 _SEVERAL = ("shape", "axes", "axis", "arrays", "repetitions", "device")  # parameters that take several values as one
 # Keywords of other libraries, with the names that they may have here. A function has one of these.
 KEYWORDS = _TABLES["keywords"]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from html import escape
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -114,14 +113,14 @@ _EDGE: Final = 3
 def table(title: str, rows: Iterable[tuple[str, Any]], more: str = "") -> str:
     """Rows of a name and a value each, escaped, and below them `more`. `more` is HTML, as are values of type
     `Markup`."""
-    cells = ((escape(name), _as_html(value)) for name, value in rows)
+    cells = ((_escaped(name), _as_html(value)) for name, value in rows)
     names = f"{_CELL};opacity:.65"
     lines = "".join(
         f'<tr style="background:none"><td style="{names}">{name}</td><td style="{_CELL}">{value}</td></tr>'
         for name, value in cells
     )
     inner = f'<table style="border-collapse:collapse;margin:2px 0;font-size:inherit">{lines}</table>' if lines else ""
-    return f'<div style="{_FRAME}"><b>{escape(title)}</b>{inner}{more}</div>'
+    return f'<div style="{_FRAME}"><b>{_escaped(title)}</b>{inner}{more}</div>'
 
 
 def aligned(columns: Iterable[tuple[bool, Sequence[str]]]) -> list[str]:
@@ -165,14 +164,14 @@ class Table:
         """A share has its bar: `--share` of the cell's width."""
         kinds, columns = zip(*self._columns(), strict=True)
         rows = "".join(f"<tr>{''.join(map(_cell, kinds, row))}</tr>" for row in zip(*columns, strict=True))
-        note = f"<p>{escape(self.note)}</p>" if self.note else ""
-        return f"<section><h2>{escape(self.title)}</h2><div><table>{rows}</table></div>{note}</section>"
+        note = f"<p>{_escaped(self.note)}</p>" if self.note else ""
+        return f"<section><h2>{_escaped(self.title)}</h2><div><table>{rows}</table></div>{note}</section>"
 
 
 def _cell(number: bool, text: str) -> str:
     kind = ' class="number"' if number else ""
     share = f' style="--share:{text}"' if number and text.endswith("%") else ""
-    return f"<td{kind}{share}>{escape(text)}</td>"
+    return f"<td{kind}{share}>{_escaped(text)}</td>"
 
 
 class Markup(str):
@@ -204,12 +203,18 @@ def preview(array: np.ndarray[Any, Any]) -> str:
 def preformatted(text: str) -> str:
     """Lines of text, as they are."""
     style = "margin:4px 0 0;max-height:300px;overflow:auto;background:none;color:inherit"
-    return f'<pre style="{style}">{escape(text)}</pre>'
+    return f'<pre style="{style}">{_escaped(text)}</pre>'
 
 
 def _as_html(value: Any) -> str:
     if isinstance(value, Markup):
         return value
     if isinstance(value, list):
-        return escape(", ".join(map(str, value)))
-    return escape(str(value))
+        return _escaped(", ".join(map(str, value)))
+    return _escaped(str(value))
+
+
+def _escaped(text: str) -> str:
+    from html import escape  # most programs show no HTML, and it takes a millisecond to import
+
+    return escape(text)

@@ -6,13 +6,11 @@ are CuPy's.
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from math import inf, prod, sqrt
 from typing import Any
 
 import numpy as np
-from numpy.polynomial.chebyshev import cheb2poly  # here, since streams that import it at the same time may fail
 
 from ..declare import Inferred, Op, Operand, Options, in_place, meta
 from ..rules import as_meta, copies
@@ -20,16 +18,21 @@ from .blocks import BLOCK, blocks
 
 # (1 + 2z) exp(z^2) erfc(z) as a Chebyshev series in (z - 3) / (z + 3), for z >= 0: the form of M. M. Shepherd and
 # J. G. Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < oo", Math. Comp. 36 (1981).
-# The coefficients were computed anew with 50 digits for their method with k = 3. Error of erfc below 1e-15.
+# The 23 coefficients were computed anew with 50 digits for their method with k = 3. Error of erfc below 1e-15. Here they
+# are those of powers, highest first.
 _ERFC_SERIES = (
-    1.17756257419656, 0.005353904539615676, -0.09377550342284209, 0.05436652555744322, -0.018976596707845208,
-    0.004453426061462712, -0.0006335531710553147, 1.7661719523171593e-05, 1.2841532864056671e-05,
-    -2.0072285659059913e-06, -1.807522790414837e-07, 7.549828343825093e-08, 1.885668523838603e-09,
-    -2.699519049798364e-09, -1.460079119939105e-11, 1.0361607445969489e-10, 1.475715976623473e-12,
-    -4.277340064396911e-12, -2.07922492859799e-13, 1.8134502003176963e-13, 1.973425574544739e-14,
-    -7.287943737592673e-15, -1.5169878690228116e-15,
+    -3.1813541434969274e-09, -7.641962892589975e-09, 2.784388126550223e-08, 8.765881411730562e-08,
+    -1.205414228648938e-07, -5.96398362552274e-07, 3.366979080640759e-07, 3.454294770277738e-06, -7.187883834404266e-07,
+    -2.0089997833284272e-05, 4.944124342223659e-06, 0.00012509531076254532, -0.00010515831297813128,
+    -0.0007798312797290158, 0.0018886900977441495, 0.0025293916672051724, -0.023770514891530075, 0.06830802735638396,
+    -0.11927366341676, 0.1296451587022835, -0.04756229435342038, -0.13562110612457576, 1.2530080582697296,
 )  # fmt: skip
-_SINGLE_TERMS = 11  # terms of the series in single precision, where the next one is below the rounding
+# The same of the first 11 terms, for single precision: the next one is below the rounding.
+_ERFC_SINGLE = (
+    -9.254516686923966e-05, -0.0005138505128719338, 0.001875079123772354, 0.002286513703444833, -0.023763576439495043,
+    0.06840958165633679, -0.1192752752822409, 0.129627504721725, -0.047562156927520055, -0.13562023891915578,
+    1.2530080563677553,
+)  # fmt: skip
 _NEAR = 0.75  # below, erf(x) / x is a polynomial in x^2, since 1 - erfc(x) would lose the digits of small numbers
 _FAR = 6.0  # beyond, erf rounds to 1
 # That polynomial: the Chebyshev interpolant on [0, 0.75^2], computed with 50 digits. Highest power first.
@@ -56,7 +59,7 @@ def half_erfc(xp: Any, z: Any) -> Any:
     bell = xp.exp(-xp.square(z))
     t = z - 3
     t /= z + 3
-    tail = _horner(xp, t, _erfc_polynomial(z.dtype.itemsize < 8))
+    tail = _horner(xp, t, _ERFC_SINGLE if z.dtype.itemsize < 8 else _ERFC_SERIES)
     tail *= bell
     z *= 4
     z += 2
@@ -167,13 +170,6 @@ def _horner(xp: Any, x: Any, coefficients: Any) -> Any:
         value *= x
         value += coefficient
     return value
-
-
-@cache
-def _erfc_polynomial(single: bool) -> list[float]:
-    """The series as coefficients of powers, highest power first."""
-    powers: list[float] = cheb2poly(_ERFC_SERIES[: _SINGLE_TERMS if single else None]).tolist()
-    return powers[::-1]
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
