@@ -18,8 +18,8 @@ from .blocks import BLOCK, blocks
 
 # (1 + 2z) exp(z^2) erfc(z) as a Chebyshev series in (z - 3) / (z + 3), for z >= 0: the form of M. M. Shepherd and
 # J. G. Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < oo", Math. Comp. 36 (1981).
-# The 23 coefficients were computed anew with 50 digits for their method with k = 3. Error of erfc below 1e-15. Here they
-# are those of powers, highest first.
+# The 23 coefficients were computed anew with 50 digits for their method with k = 3. Error of erfc below 1e-15. Here
+# they are those of powers, highest first.
 _ERFC_SERIES = (
     -3.1813541434969274e-09, -7.641962892589975e-09, 2.784388126550223e-08, 8.765881411730562e-08,
     -1.205414228648938e-07, -5.96398362552274e-07, 3.366979080640759e-07, 3.454294770277738e-06, -7.187883834404266e-07,
