@@ -18,7 +18,7 @@ from ..devices.contract import Device
 from ..devices.memory import owner_of
 from ..ops.op import NO_OPTIONS, Op, Plan
 from ..ops.program import ref
-from ..runtime.context import Ambient, ambient, current_scope
+from ..runtime.context import ambient, current_scope
 from ..runtime.life import InlineMode
 from ..runtime.runtime import Runtime
 
@@ -60,9 +60,11 @@ def issue(
     """
     if runtime.thread != _get_ident():
         runtime.refuse()
-    here = _ambient()  # `current_scope`, written out for the usual scope: the innermost, open
-    if here is None or here.runtime is not runtime or (scope := here.core).closed or here.left_early:
-        scope = _scope_of(runtime, here)
+    here = _ambient()  # `current_scope`, written out for the usual scopes: the root, or the innermost, open
+    if here is None and runtime.loop.is_running():  # type: ignore[union-attr]  # as in `current_scope`
+        scope = runtime.engine.root
+    elif here is None or here.runtime is not runtime or (scope := here.core).closed or here.left_early:
+        scope = current_scope(runtime)
     site, inline = call_site(above), device.inline
     streams = lanes or runtime.lanes[device].compute
     fixed = inline and plan.fixed
@@ -79,14 +81,6 @@ def issue(
             taken.task = task
     runtime.submit(task, hold=hold)
     return value
-
-
-def _scope_of(runtime: Runtime, here: Ambient | None) -> Scope:
-    """The scope of an operation on the loop's thread, where it is not that of the innermost link."""
-    assert runtime.loop is not None
-    if not runtime.loop.is_running():  # this may not be its loop
-        runtime.check()
-    return runtime.engine.root if here is None else current_scope(runtime)
 
 
 def template_of(args: Iterable[Any]) -> tuple[Any, ...]:
@@ -146,8 +140,10 @@ def run_at_once(
     elif runtime.completions.items:
         runtime.engine.drain()  # only drops, since nothing is unfinished
     here = _ambient()  # as in `issue`
-    if here is None or here.runtime is not runtime or (scope := here.core).closed or here.left_early:
-        scope = _scope_of(runtime, here)
+    if here is None and runtime.loop.is_running():
+        scope = runtime.engine.root
+    elif here is None or here.runtime is not runtime or (scope := here.core).closed or here.left_early:
+        scope = current_scope(runtime)
     account = scope.account
     nbytes, spare = plan.nbytes, plan.workspace  # the workspace is charged like a task's, and given back at once
     used, limit = account.used + plan.cost, account.limit  # `used`: the peak
