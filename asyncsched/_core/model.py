@@ -175,7 +175,7 @@ class Plan(Protocol):
     estimate: float = UNKNOWN_SECONDS  # that a stream of the host needs for it
     on_card_seconds: float = UNKNOWN_SECONDS  # the same for a stream of a CUDA card
     shares_event: bool = False  # whether it states its launches on a card, and has no errors that are known later
-    small: bool = False  # whether it is quick: it may run on the event loop's thread
+    quick: bool = False  # it takes less time than a hop to a stream: it may run on the event loop's thread
     seconds: float = 0.0  # for which it would hold that thread, beyond the usual cost of a task
     overwrites: bool = False  # whether its result may be written over a first input of the same form
     alone: float = inf  # seconds on one thread, where these alone say whether other threads share it
@@ -187,7 +187,7 @@ class CallPlan(Plan):
 
     name: str
     estimate: float = UNKNOWN_SECONDS
-    small: bool = False
+    quick: bool = False
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)

@@ -327,7 +327,7 @@ class Scope(Submitter, OnlyAsync):
     _wait: float | None
     _deadline: float | None
     _share: Share
-    _takes_turn: bool = True  # of the loop, when it is entered; not where what follows waits in any case
+    _takes_turn: bool = True  # entering passes through the loop; False where the caller waits next in any case
     _cancels: bool = True  # its body, at the deadline; not where somebody else does
     _timeout: Timeout | None = None  # while it is entered, if there is a deadline
     _inner: CoreScope | None = None

@@ -118,9 +118,9 @@ class Runtime(OnOneLoop, Host):
         self.stall_watch: Callable[[Sequence[Task]], None] | None = None  # told of stuck tasks
         self._auto_bytes = auto_bytes  # whether the devices determine the limit
         self.dispatch: Callable[[], None] = self.engine.dispatch
-        self.submit: Callable[..., None] = self.engine.submit  # or the sink's
+        self.submit: Callable[..., None] = self.engine.submit  # while there is a `sink`, its own
         self._held_for = 0.0  # estimated seconds for which quick operations held this thread since the loop's last turn
-        self.sink: Sink | None = None  # where tasks go instead of the backlog
+        self.sink: Sink | None = None  # takes tasks instead of the backlog: a step that is captured, or issued whole
         self.lanes: dict[Any, Lanes] = {}  # by device, once it is open
         self._looks_up = False
         self.instruments: Instruments = Instruments(self._observe)
