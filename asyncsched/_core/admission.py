@@ -25,8 +25,9 @@ from collections.abc import Callable, Sequence, Sized
 from operator import attrgetter
 from typing import Any, Final, cast
 
+from .failure import Failure
 from .ledger import Ledger
-from .model import LAUNCHED, Account, Lane, Scope, Task, Value
+from .model import DONE, LAUNCHED, Account, Lane, Scope, Task, Value
 from .tenants import Priority, Queue, Ranked, Tenant
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
@@ -224,6 +225,24 @@ class Admission:
                         found = task
                     break
         return found
+
+
+def link_dependencies(task: Task) -> Failure | None:
+    """Make a task wait for its inputs, and for the readers of buffers it writes over. Returns an input's failure."""
+    failed, reads = None, task.reads
+    for value in (reads,) if type(reads) is Value else reads:
+        producer = value.task
+        if producer is None:
+            continue
+        if producer.state < DONE:
+            failed = producer.failure or failed
+            producer.add_dependent(task)
+        else:
+            failed = value.failure or failed
+    for reader in task.after or ():
+        if reader.state < DONE:
+            reader.add_dependent(task)
+    return failed
 
 
 def rank_of(group: Ranked) -> tuple[int, float]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from .failure import Failure
 from .model import LAUNCHED, Account, Scope, Task, Value
 from .ownership import sole
 
@@ -121,3 +123,15 @@ def _views_of(value: Value, readers: Sequence[Task]) -> list[Value]:
             found[id(view)] = view
             todo.append(view.base._value)
     return list(found.values())
+
+
+def failure_above(reads: Any) -> Failure | None:
+    """The first failure among the producers of a value, or of several."""
+    if type(reads) is Value:  # the most frequent case: a loop would take twice as long
+        producer: Task | None = reads.task
+        return None if producer is None else producer.failure
+    for value in reads:
+        producer = value.task
+        if producer is not None and producer.failure is not None:
+            return producer.failure
+    return None

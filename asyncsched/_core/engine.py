@@ -48,13 +48,14 @@ from typing import Any, ClassVar, Final, TypeVar, cast
 from weakref import ref
 
 from ..errors import QueueFull, TaskTooLarge
-from .admission import Admission, place
+from .admission import Admission, link_dependencies, place
+from .audit import failure_above
 from .completions import Completions
 from .endings import Endings
 from .failure import Failure
 from .instrument import Host
 from .ledger import Ledger, Limits
-from .model import DONE, LAUNCHED, PENDING, Lane, Scope, Task, Value, failure_above
+from .model import DONE, LAUNCHED, PENDING, Lane, Scope, Task, Value
 from .tenants import Scopes
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -168,7 +169,7 @@ class Engine:
         # While a scan for fitting tasks may run, every drop must go through `completions`
         completions.immediate_thread = 0
         alone = not task.after and (task.reads.task is None if type(task.reads) is Value else not task.reads)
-        failed = None if alone else _link_dependencies(task)
+        failed = None if alone else link_dependencies(task)
         # `Ledger.idle`, written out, and what the task itself may wait for
         if (
             not ledger.pending
@@ -444,21 +445,3 @@ class Engine:
             self.scopes.end(scope)
         else:
             self.scopes.close(scope, error)
-
-
-def _link_dependencies(task: Task) -> Failure | None:
-    """Make a task wait for its inputs, and for the readers of buffers it writes over. Returns an input's failure."""
-    failed, reads = None, task.reads
-    for value in (reads,) if type(reads) is Value else reads:
-        producer = value.task
-        if producer is None:
-            continue
-        if producer.state < DONE:
-            failed = producer.failure or failed
-            producer.add_dependent(task)
-        else:
-            failed = value.failure or failed
-    for reader in task.after or ():
-        if reader.state < DONE:
-            reader.add_dependent(task)
-    return failed

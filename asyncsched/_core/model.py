@@ -334,18 +334,6 @@ class Task:
         return f"<{self.name} #{self.seq} {STATE_NAMES[self.state]}>"
 
 
-def failure_above(reads: Any) -> Failure | None:
-    """The first failure among the producers of a value, or of several."""
-    if type(reads) is Value:  # the most frequent case: a loop would take twice as long
-        producer: Task | None = reads.task
-        return None if producer is None else producer.failure
-    for value in reads:
-        producer = value.task
-        if producer is not None and producer.failure is not None:
-            return producer.failure
-    return None
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Lane:
     """The scheduler's view of one stream of a device.

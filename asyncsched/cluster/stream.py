@@ -40,9 +40,10 @@ from typing import Any
 
 import numpy as np
 
+from .._core.audit import failure_above
 from .._core.completions import Completions
 from .._core.failure import Failure
-from .._core.model import Lease, Task, Value, failure_above, new_value
+from .._core.model import Lease, Task, Value, new_value
 from .._core.ownership import sole
 from ..devices import execution
 from ..devices.contract import Counter, Point

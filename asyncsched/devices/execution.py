@@ -12,10 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from .._arguments import refuse_mask_or_unit
+from .._core.audit import failure_above
 from .._core.endings import Move
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, merge, merge_if_unknown, merged_at_birth
-from .._core.model import Lease, Task, Value, failure_above
+from .._core.model import Lease, Task, Value
 from .._core.ownership import sole
 from .._tree import find, map_leaves
 from ..ops.meta import Meta

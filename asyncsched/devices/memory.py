@@ -27,12 +27,13 @@ from typing import Any
 
 import numpy as np
 
+from .._core.audit import failure_above
 from .._core.callsite import CallSite
 from .._core.completions import NO_ROOM, Completions, report_again
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, merge, references
 from .._core.instrument import Instrument
-from .._core.model import Account, Task, Value, failure_above
+from .._core.model import Account, Task, Value
 from .._interrupts import finaliser
 from ..ops.meta import CODES, Meta, meta
 from ..ops.op import Plan

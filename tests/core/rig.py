@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from asyncsched._core.audit import failure_above
 from asyncsched._core.completions import Completions
 from asyncsched._core.engine import Engine
 from asyncsched._core.failure import Failure
 from asyncsched._core.instrument import Host
 from asyncsched._core.ledger import Limits
-from asyncsched._core.model import DONE, CallPlan, Lane, Scope, Task, Value, Waiter, failure_above, new_value
+from asyncsched._core.model import DONE, CallPlan, Lane, Scope, Task, Value, Waiter, new_value
 from asyncsched._core.tenants import Share
 from asyncsched.devices import execution
 from asyncsched.devices.memory import Memory
