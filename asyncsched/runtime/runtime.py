@@ -92,12 +92,15 @@ class Answerer(Protocol):
 
     def bound(self) -> set[int]:
         """The identities of the futures whose waiters keep all they hold until an answer, even if told of an error."""
+        return set()
 
     def explained(self) -> list[str]:
         """The work that it computes for others, a line each."""
+        return []
 
     def unwanted(self) -> list[Task]:
         """The tasks that run for others, of whom none waits any more."""
+        return []
 
 
 class Runtime(OnOneLoop, Host):
