@@ -222,7 +222,7 @@ class Submitter(Tasks):
         if isinstance(tenant, CoroutineType | GeneratorType | AsyncGeneratorType):
             if isinstance(tenant, CoroutineType):
                 tenant.close()  # else Python warns
-            raise TypeError("tenant= got a coroutine or a generator, and each is another tenant: give its result")
+            raise TypeError("tenant= got a coroutine or a generator, and each would be another tenant: give its result")
         claimed = None if reserve is None else parse_bytes(reserve, "reserve")
         share = Share(tenant, weight, priority, deadline is not None)
         return Scope(self, name or "unnamed", claimed, wait, deadline, share)
@@ -282,7 +282,7 @@ class Timeout:
     def __init__(self, seconds: float, stop: Callable[[], None]) -> None:
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a deadline is for a block in an asyncio task")
+            raise RuntimeError("a scope with a deadline cancels its asyncio task, and none runs here: enter it in one")
         self.passed: bool = False
         self.generator: int | None = None
         self._task, self._cancelling, self._cancelled, self._stop = task, task.cancelling(), False, stop

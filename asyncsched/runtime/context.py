@@ -81,7 +81,7 @@ class Ambient:
         if ambient.get() is self and (outer is None or not (outer.core.closed or outer.left_early)):
             set_variable(ambient, outer)
         else:
-            self._take_out()
+            set_variable(ambient, _without(ambient.get(), lambda link: link.core is self.core or link.left()))
         by = None if self.passing or self.left_early or self.core.entered_by is None else self.core.entered_by()
         if by is not None and not by.done() and by is not asyncio.current_task(by.get_loop()):
             self.core.entered_earlier = weakref.WeakSet(asyncio.all_tasks(by.get_loop()))
@@ -109,11 +109,8 @@ class Ambient:
 
     @property
     def over(self) -> bool:
-        """Whether the scope is closed, or was left early."""
+        """Whether the scope was left early, or it or its scheduler is closed."""
         return self.core.closed or self.left_early or self.runtime.life is Life.CLOSED
-
-    def _take_out(self) -> None:
-        set_variable(ambient, _without(ambient.get(), lambda link: link.core is self.core or link.left()))
 
 
 ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncsched.ambient", default=None)

@@ -249,7 +249,7 @@ class Row(NamedTuple):
 
 TABLE: Final = (
     Row(errors.QueueFull, 503, "A queue of the server is full, or has no room in time.", retry=True, logged=False),
-    Row(errors.TaskTooLarge, 413, "The request needs more than this server has for one."),
+    Row(errors.TaskTooLarge, 413, "The request is larger than this server allows."),
     Row(errors.DeadlineExceeded, 504, "The answer was not ready in time.", logged=False),
     Row(errors.Preempted, 503, "The server ran out of room for this request.", retry=True, logged=False),
     Row(errors.MemoryDeadlockError, 503, "The server ran out of room for this request.", retry=True),

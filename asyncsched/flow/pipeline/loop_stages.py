@@ -296,7 +296,7 @@ def _in_step(fields: Any) -> tuple[int, Callable[[int], list[Any]]]:
     found = [parts_of(field) for field in fields]
     counts = {count for count, _ in found}
     if len(counts) > 1:
-        raise ValueError(f"the parts of an item are to be as many in each of its fields, not {sorted(counts)}")
+        raise ValueError(f"all fields of an item must have equally many parts, not {sorted(counts)}")
     return max(counts, default=0), lambda place: [part_of(place) for _, part_of in found]
 
 

@@ -120,7 +120,7 @@ class Zipped:
     def __len__(self) -> int:
         lengths = [len(source) for source in self.sources]
         if self.strict and len({*lengths}) > 1:
-            raise ValueError(f"the zipped sources have {', '.join(map(str, lengths))} items, and are to be equal")
+            raise ValueError(f"zipped sources must have equally many items, not {', '.join(map(str, lengths))}")
         return min(lengths)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -191,7 +191,7 @@ class AsyncZipped(Zipped):
                     break
                 yield tuple(items)
             if any(item is not _END for item in items):
-                raise ValueError("the zipped sources are to be equal in length, and one ended before the others")
+                raise ValueError("zipped sources must have equally many items, and one ended before the others")
         finally:
             await _close_all_later([*iterators])
 

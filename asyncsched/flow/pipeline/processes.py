@@ -133,11 +133,11 @@ class _Process:
         if self._ready:
             return (
                 f"the process that was given this item died, with exit code {code}: the function ended it, or the"
-                " system, as where memory is short"
+                " system did, as when memory is short"
             )
         return (
-            f"a process ended before it had started, with exit code {code}; what it said is in the program's errors. A"
-            " new process imports the main module: let that begin its work below `if __name__ == '__main__':`"
+            f"a process ended before it had started, with exit code {code}; standard error has its own messages. A new"
+            " process imports the main module: let that begin its work below `if __name__ == '__main__':`"
         )
 
 
