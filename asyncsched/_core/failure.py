@@ -214,7 +214,7 @@ class Failure:
 
     @property
     def error(self) -> BaseException:
-        """The same copy, for instruments. Does not count as seeing the failure."""
+        """A copy as `exception` gives, for instruments. Does not count as seeing the failure."""
         root = self.root
         return copied(self._exception, root._traceback, root._context, root._notes + self._path())
 

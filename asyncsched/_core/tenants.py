@@ -30,7 +30,7 @@ Three rules:
 1. *Nobody saves up.* A member that was passed over or away begins where the clock is.
 2. *Nobody leaves a debt behind.* A member keeps its mark when it leaves. If it comes back before the clock has got
    there, it goes on from its mark. An owner that drops a member forgives the debt, unless the member is next in line.
-   (Of tenants without a scope the last `_REMEMBERED` are kept.)
+   (The named tenants of the last `_REMEMBERED` scopes are kept.)
 3. *Newcomers without end starve nobody.* If each newcomer started at the clock, it would go before all members that
    have paid for something, and the clock would stand still. So a newcomer's mark is ahead of the clock, by half of the
    item that goes at present. This entry mark moves on once the clock has reached it. (If it were ahead by the whole
@@ -213,7 +213,7 @@ def _order(member: Member) -> float:
 
 # In bytes: about as much as memory moves while a stream takes up one task, some tens of microseconds. A guess.
 QUANTUM: Final = 256 * 1024
-_REMEMBERED: Final = 1024  # the tenants of so many scopes, the last ones, keep their marks when these close; a guess
+_REMEMBERED: Final = 1024  # the last scopes with a named tenant, whose tenants are remembered with their marks; a guess
 
 
 class Share(NamedTuple):

@@ -140,7 +140,7 @@ class DaskStream:
             if mine and not remote.kept:  # a later work failed: only that one reads the result, and it has the error
                 error = None
                 break
-        if error is not None:  # not raised: a CancelledError, say, would mean something else here
+        if error is not None:  # not raised: a CancelledError means something else here, and a traceback holds the frame
             execution.fail(task, Failure.of(error, task.name, task.site))
         elif remote.kept:
             await self._finish(task, remote, call)

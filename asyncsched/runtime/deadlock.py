@@ -212,8 +212,8 @@ def _charged(runtime: Runtime, accounts: Collection[Account]) -> tuple[list[Any]
 
 
 def known(runtime: Runtime, accounts: Collection[Account]) -> Iterator[tuple[Held, Any]]:
-    """What is known without a search: the reserves of open scopes, and arrays that left. Each with the array that
-    others hold, if it is one."""
+    """What is known without a search: the reserves of open scopes, and arrays that left, each with the object that
+    others hold."""
     for scope in runtime.engine.root.tree():
         if (account := scope.account_around) is not None and account in accounts:
             owner = scope.entered_by() if scope.entered_by else None

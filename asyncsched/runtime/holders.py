@@ -118,7 +118,7 @@ class Walk:
         self._follow(deadline)
         self._owners |= {self._number(vars(module)): module for module in self._modules()}
         self._follow(thread_time() + _FOR_MODULES, _OF_EACH)
-        # The same the other way: who refers to each
+        # The links the other way round: the numbers of the objects that refer to each
         to = np.array(self._links, np.intp)
         froms = np.repeat(np.arange(len(things)), np.diff(self._begins))
         self._above: list[int] = froms[np.argsort(to, kind="stable")].tolist()

@@ -39,7 +39,7 @@ NAMES: Final = {
     "uvloop": ["deque", "WeakValueDictionary", "TimerHandle", "Handle", "UVPoll"],  # 0.23
     "executors": ["_threads_queues"],  # CPython 3.11 to 3.15
 }
-# The package's callbacks and handlers that only look, and asyncio's that only empties its own wake-up
+# The package's callbacks and handlers that only look at something, and asyncio's that only empties its own wake-up
 LOOKING: set[Callable[..., Any]] = {getattr(asyncio.SelectorEventLoop, "_read_from_self", print)}
 # Signals by which a person or a watchdog ends a program. (Windows has no SIGALRM.)
 _ENDING: Final = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGALRM", signal.SIGINT)}
@@ -55,8 +55,8 @@ _PLAIN: Final = (
 
 
 def work_of(loop: Any) -> tuple[list[Any], list[Any], bool] | None:
-    """What a loop will do, without what only looks: callbacks that are due, armed timers, and whether it watches
-    anything else. None if it does not show that."""
+    """What a loop will do: callbacks that are due, armed timers, and whether it watches anything. Without callbacks in
+    `LOOKING` and the streams' wake-ups. None if the loop does not show these."""
     try:
         due, timers, watches = (_of_uvloop if type(loop).__module__ == "uvloop" else _of_asyncio)(loop)
     except (AttributeError, ValueError):

@@ -68,17 +68,17 @@ from .loop_work import LOOKING, bound, may_happen
 from .runtime import Runtime
 
 FIRST_LOOK = 0.05  # seconds until the first look at the loop
-NEXT_LOOK = 0.025  # the same, after some tasks failed, or bytes were reclaimed, and tasks are stuck all the same
+NEXT_LOOK = 0.025  # seconds until the next look, if tasks failed or bytes were reclaimed, and tasks are stuck again
 LONGEST = 1.0  # the longest pause between two looks
 OVERDUE = 0.25  # seconds after which a scope that waits to grow may preempt another, though one goes on
 WHOLE = 0.25  # seconds of a stall before all garbage is collected though the loop has other work
-PROBABLE = 10.0
-AGAIN = 0.5  # the same, if the first task waited when the deadlock before was told
-FIRST_LOG = 5.0
-NEXT_LOG = 30.0
+PROBABLE = 10.0  # seconds of a stall after which a search may tell a deadlock
+AGAIN = 0.5  # as `PROBABLE`, if the first task waited already when the last deadlock was told
+FIRST_LOG = 5.0  # seconds of a stall until it is logged
+NEXT_LOG = 30.0  # seconds until an account's stalls may be logged again
 LONGEST_SEARCH = 2.0  # seconds of another thread
 IN_VAIN = 0.05  # the largest share of time for `_little` while it frees nothing
-RARE = 0.01  # the same, for collections of all garbage, and for searches, while the loop has other work
+RARE = 0.01  # as `IN_VAIN`, for collections of all garbage, and for searches while the loop has other work
 _NOBODY = "nobody awaits the tasks that fail: a window in the loop that makes them raises it"
 _BLOCK = 300e-9  # seconds of a whole collection for each block of memory. A guess
 

@@ -187,12 +187,12 @@ class Problem(Exception):
         self.members = members
 
     async def answer(self, exchange: Exchange, **headers: str) -> None:
-        """Send it as the response, with these further headers."""
+        """Send the problem as the response, with these further headers."""
         status, found, body = self.rendered()
         await exchange.respond(status, found.pop("content-type"), body, found | headers)
 
     def as_event(self) -> bytes:
-        """It as the last of a response's server-sent events."""
+        """The problem as a server-sent event, the last of a response."""
         return b"event: error\ndata: " + self.rendered()[2] + b"\n\n"
 
     def rendered(self) -> tuple[int, dict[str, str], bytes]:

@@ -48,9 +48,9 @@ class StageStatistics(Record):
     room_wait_seconds: Seconds
     """Waiting for room for a result: the stage behind it is slower."""
     items_per_second: float
-    """That it has finished, since the epoch was opened and until the stage ended."""
+    """Items that it has finished per second, since the epoch was opened and until the stage ended."""
     bytes_per_second: Bytes
-    """Of these items, by the size of every 64th."""
+    """The bytes of these items per second, by the size of every 64th."""
     seconds_per_item: Seconds
     """Its work for one item. Where this is some microseconds the stage costs more than its function: put blocks in, not
     rows, and `.unbatch()` behind it."""

@@ -12,7 +12,7 @@ from .position import EPOCH, Position
 from .stages import Link, Stage
 
 BUFFER: Final = 16  # finished items that may wait for the next stage: enough for several to share a step of the loop
-IN_MEMORY: Final = 64  # the same of a source in memory, where they take no more of it
+IN_MEMORY: Final = 64  # as `BUFFER`, for a source in memory: its items take no more memory while they wait
 _UNKNOWN = "the length of this pipeline is not known"
 
 

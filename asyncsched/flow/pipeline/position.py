@@ -223,9 +223,10 @@ class Position:
     ahead: set[int] = field(default_factory=set)
     """Other items that count: results that came out of order."""
     over: dict[int, int] = field(default_factory=dict)
-    """By first number, the gaps between epochs that count, with items left out right before: the next epoch's first."""
+    """Gaps behind epochs that count, with items dropped right before: from the first number there to the next epoch's.
+    """
     parts: dict[int, Position] = field(default_factory=dict)
-    """By key, the places that count in groups of which not all do."""
+    """The places that count in groups of which not all count, by the key of the group."""
     in_hand: Origin | None = None
     """The origin of the item that the consumer has, until it asks for another."""
 
@@ -299,7 +300,7 @@ class Position:
         return replace(self, ahead=set(self.ahead), over=dict(self.over), parts=parts)
 
     def now(self) -> Position:
-        """The same, counted from the beginning of its epoch."""
+        """This position, with numbers that begin with the epoch that it is in."""
         behind, taken = divmod(self.taken, EPOCH)
         ahead = {number - behind * EPOCH for number in self.ahead if number > self.taken}
         # Keys below 0 are of the whole block. Those of epochs that are over have no meaning any more.
