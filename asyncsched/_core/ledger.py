@@ -1,10 +1,9 @@
 """The counts and charges of a scheduler. They change here, and everybody reads them here.
 
-Exceptions. For speed, two places repeat code: `tensors.issue.run_at_once` charges an operation that runs at once as
-`Ledger.charge_at_once` does (a test compares the two), and `Value.__del__` and `Completions.dropped` give back the
-bytes of what is dropped by the shortcut (see `completions`). The stream that ran a task sets what its value keeps of
-the cost (`Value.charge`, see `devices.execution`). After an interruption `Endings.abandon_all` clears the counts of
-scopes.
+Exceptions. For speed, `tensors.issue.run_at_once` charges an operation that runs at once as `Ledger.charge_at_once`
+does (a test compares the two), and `Value.__del__` and `Completions.dropped` give back bytes by the shortcut (see
+`completions`). The stream that ran a task sets what its value keeps of the cost (`Value.charge`, see
+`devices.execution`). After an interruption `Endings.abandon_all` clears the counts of scopes.
 """
 
 from __future__ import annotations

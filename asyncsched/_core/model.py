@@ -64,7 +64,7 @@ class Value:
     escaped: bool  # the array may be held outside: the buffer is never recycled
     seq: int  # the number of its task, if an instrument was attached then
     given: ref[Any]  # the array handed to the user; unset for most values
-    # Errors that only the device can detect, see `devices.deferred_errors`; mostly unset
+    # Errors that only the device can detect, see `devices.cuda.deferred_errors`; mostly unset
     deferred_errors: tuple[Any, ...]
     holders: list[Any] | None  # an entry for each holder, see `ownership`; None: they are not counted
 
