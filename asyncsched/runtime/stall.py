@@ -11,11 +11,11 @@ Either somebody outside will drop bytes, or nobody ever will. There are three gr
 3. *Neither*: after `FIRST_LOG` seconds one line in the log, and then at most one every `NEXT_LOG` for an account, from
    what the ledger knows. It fails only after the user's `stall_timeout`, if that is set: SchedulerStalled.
 
-Each account has its own clock (`_Stall`), which runs while the account is stuck. It begins anew when another task is the
-first, or when fewer bytes are held than ever in this stall: bytes that come back and are taken again are no progress.
-When a task fails, its bytes may let some others go on, until these are stuck again behind a task that waited all the
-time. That is the same deadlock, so it is told after `AGAIN` seconds. Otherwise a program with several such rounds would
-stand still for `PROBABLE` seconds in each.
+Each account has its own clock (`_Stall`), which runs while the account is stuck. It begins anew when another task is
+the first, or when fewer bytes are held than ever in this stall: bytes that come back and are taken again are no
+progress. When a task fails, its bytes may let some others go on, until these are stuck again behind a task that waited
+all the time. That is the same deadlock, so it is told after `AGAIN` seconds. Otherwise a program with several such
+rounds would stand still for `PROBABLE` seconds in each.
 
 The engine calls `update` after each dispatch while tasks are stuck. So `update` must be cheap: it compares. Everything
 else is done in looks, one in the loop's next iteration, and then one after each pause. A look first tries what may free
