@@ -329,9 +329,6 @@ class Position:
         return cls(epoch, taken, set(ahead), parts=parts)
 
 
-Task = asyncio.Task[Any]
-
-
 class Progress:
     """Where a pipeline is.
 
@@ -451,8 +448,8 @@ class Progress:
 class _Consumer:
     """An asyncio task that takes items. Held weakly, since a task that has ended holds its result."""
 
-    def __init__(self, task: Task | None) -> None:
-        self.task: Callable[[], Task | None] = (lambda: None) if task is None else weakref.ref(task)
+    def __init__(self, task: asyncio.Task[Any] | None) -> None:
+        self.task: Callable[[], asyncio.Task[Any] | None] = (lambda: None) if task is None else weakref.ref(task)
         self.cancellations: int = 0 if task is None else task.cancelling()  # when it asked for an item
 
     def was_cancelled(self) -> bool:
