@@ -130,7 +130,7 @@ class Completions:
 def report_again(drop: Callable[[Any], None], held: Any) -> None:
     """Finish a finaliser that a signal's exception interrupted. Perhaps it had reported, and not woken the loop.
 
-    `drop` does nothing twice: each step marks itself as done just before, with no call in between.
+    A step of `drop` that must not be done twice is marked as done just before, with no call in between.
     """
     drop(held)
     held.account.completions.notify()

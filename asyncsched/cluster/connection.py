@@ -270,8 +270,8 @@ class Connection:
         self._beginning, self._begun = self._beginning - 1, (stream, number)
 
     def submitted(self, stream: Any, number: int) -> None:
-        """A task was submitted. After the last one of this turn all go to Dask at once: its client holds messages for
-        10 ms if others went before them in the turn, such as those of dropped results."""
+        """A task was submitted. After the last one of this turn all go to Dask at once: Dask's client holds for 10 ms
+        what follows other messages, such as those of dropped results."""
         if not self._beginning and self._begun == (stream, number):
             self._send()
 

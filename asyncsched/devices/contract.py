@@ -70,8 +70,8 @@ class Job:
 
 
 class Counter:
-    """A count that one thread at a time increases, and for which any thread may wait: host threads wait for streams by
-    it.
+    """A count that one thread at a time increases, and for which any thread may wait. By it host threads wait for
+    streams.
 
     Theory of operation. A stream counts its finished tasks, so the point after its `n`-th task is the number `n`.
     Whether the stream has passed it is a comparison, and a launch makes no object. Threads wait for few points, and

@@ -282,7 +282,7 @@ class Limiter(Instrument):
             if not begun and left > _NOTHING:
                 wait = self._wait(tenant, before[tenant] - done, left, work, now)
                 if wait > _NOTHING:
-                    late = now + SAFE * (wait + left) > inside.until  # roughly, since it is long until then
+                    late = now + SAFE * (wait + left) > inside.until  # leniently, since that time is far off
                 else:
                     late = now + left > inside.until and exchange is not last
                 if late:

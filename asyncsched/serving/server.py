@@ -332,7 +332,7 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
         room, cancelling = client.needed(), Cancelling()
 
         async def in_scope() -> None:
-            if ambient.get() is not None:  # a server starts a pipelined request within the last one
+            if ambient.get() is not None:  # a server may start a pipelined request in the context of the last one
                 set_variable(ambient, None)
             scope._takes_turn = scope._cancels = False
             try:
