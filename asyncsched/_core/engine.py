@@ -1,7 +1,7 @@
 """The scheduler as a plain state machine. Tasks, completions and cancellations go in; launches and notices come out.
 
-The engine knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread.
-Everything that the engine needs from outside it asks of its `Host`, and of the streams of its lanes.
+The engine knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread. For
+everything else the engine asks its `Host`, and the streams of its lanes.
 
 An operation reaches its result in one of four ways:
 
@@ -60,9 +60,9 @@ from .tenants import Scopes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The most rounds of one dispatch while the streams keep up with it, and the most tasks that run in it. Then the event
-# loop gets a turn. The first is a guess. With four times as many tasks each costs 5% less, and others wait 0.5 ms
-# longer.
+# The most rounds of one dispatch, as long as completions keep coming in, and the most tasks that run in it on this
+# thread. Then the event loop gets a turn. The first is a guess. With four times as many tasks each costs 5% less, and
+# others wait 0.5 ms longer.
 _MOST_ROUNDS: Final = 4
 _MOST_INLINE: Final = 64
 
@@ -134,9 +134,9 @@ class Engine:
         ledger, completions = self.ledger, self.completions
         if completions.items and not hold and not ledger.busy:
             self.drain()
-        # Whether there is room for it beside everything charged or promised. If so, it can run under its limit, since
-        # its inputs are charged already, or will be. (The used bytes are below zero between the drop of a result that
-        # was larger than its task's cost and the end of that task.)
+        # Whether there is room for it beside everything that is charged or pending. If so, it can run under its limit,
+        # since its inputs are among that. (The used bytes are below zero between the drop of a result that was larger
+        # than its task's cost and the end of that task.)
         account = task.scope.account
         fits = account.limit is None or 0 <= account.used <= account.limit - ledger.pending_bytes - task.cost
         if not fits:
@@ -170,7 +170,7 @@ class Engine:
         completions.immediate_thread = 0
         alone = not task.after and (task.reads.task is None if type(task.reads) is Value else not task.reads)
         failed = None if alone else link_dependencies(task)
-        # `Ledger.idle`, written out, and what the task itself may wait for
+        # `Ledger.idle`, written out; and the task itself waits for nothing
         if (
             not ledger.pending
             and ledger.in_flight < ledger.slots
@@ -198,13 +198,13 @@ class Engine:
         """Raise TaskTooLarge for a task that could never run under its limit."""
         account, cost = task.scope.account, task.cost
         if task.after is not None and task.value is not None and task.plan.overwrites:
-            cost -= task.value.nbytes  # it waits until it can write over its first input
+            cost -= task.value.nbytes  # at worst it waits until it can write over its first input
         limit = account.limit
         if limit is None:
             return
         if cost + sum([value.owner.nbytes for value in task.inputs]) <= limit:
             return
-        owners = {v.owner for v in task.inputs}  # without values held outside, which take nothing from this account
+        owners = {v.owner for v in task.inputs}  # those charged outside of this account take nothing from it
         needed = cost + sum(owner.nbytes for owner in owners if account.covers(owner.account))
         if needed > limit:
             unknown = any(value.meta is not None and not value.meta.known for value in task.inputs)
@@ -305,7 +305,7 @@ class Engine:
     def _run_inline(self, task: Task | None, lane: Lane | None, queued: bool, most: int) -> tuple[int, Task | None]:
         """Run the next task on this thread, and the tasks after it while they may run here.
 
-        Nothing scans for fitting tasks while a body runs, so drops may take the shortcut: see `completions`.
+        No scan for a fitting task is under way while a body runs, so drops may take the shortcut: see `completions`.
 
         Returns how many ran, and the next task if it must go elsewhere.
         """
@@ -374,8 +374,8 @@ class Engine:
     def cancel(self, task: Task, failure: Failure) -> bool:
         """Cancel a task in any state, and its dependents. Returns whether it had not ended yet."""
         markable = task.move is None or (task.state != PENDING and task.value is None)
-        # In the middle of another change the task may be launched, and end, before the cancellation is made. So it is
-        # marked now, and its waiters are called later.
+        # In the middle of another change the cancellation is put off, and the task may be launched, and end, before it.
+        # So the task is marked now. Its waiters are called later.
         if self.ledger.busy and markable and not self._endings.mark_cancelled(task, failure):
             return False
         return self._cancel(task, failure)
@@ -414,8 +414,8 @@ class Engine:
 
     @whole
     def grant_reserve(self, scope: Scope, claim: Value) -> None:
-        """Make the bytes of a claim, charged to an unused scope's account, the reserve of that scope, which has a queue
-        of its own."""
+        """Turn the bytes of a claim, charged to the scope's account, into the scope's reserve. The scope must be unused
+        and have a queue of its own."""
         assert scope.parent is None or scope.queue is not scope.parent.queue, "the tasks of a queue have one account"
         assert not scope.tasks
         assert not scope.children
@@ -439,8 +439,11 @@ class Engine:
 
     @whole
     def close_scope(self, scope: Scope, error: BaseException | None = None) -> None:
-        """Take a finished scope, which an error has left, out of the tree, and charge its remaining bytes to its parent
-        in the same step."""
+        """Take a finished scope out of the tree, and charge its remaining bytes to its parent in the same step.
+
+        Args:
+            error: the exception that left its block, if any.
+        """
         if scope.tasks:  # a finaliser's task, put off until now: the scope closes after it
             self.scopes.end(scope)
         else:

@@ -31,7 +31,7 @@ class SimFault(RuntimeError):
 
 
 class SimStream:
-    """A FIFO. The device decides when to run its head."""
+    """A FIFO. The device decides when its first task runs."""
 
     def __init__(self, name: str, tick: Callable[[], None]) -> None:
         self.name = name
