@@ -178,7 +178,10 @@ class Engine:
             and failed is None
             and not (hold or task.blockers)
         ):
-            self._run_or_launch(task, False, 1)
+            if task.plan.quick:
+                self._run_or_launch(task, False, 1)
+            else:
+                self._launch(task, False)
             return
         ledger.join(task, False)
         self.admission.push(task)
