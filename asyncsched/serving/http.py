@@ -56,7 +56,7 @@ class Exchange:
         on_late: called for a message after that answer. It may raise what ends the application.
         route: that a framework chose, once the response has started, or the work has ended; "" if no framework tells.
         has_trailers: whether headers follow the response's body.
-        refusal: the class of the exception that was answered in the application's place.
+        refusal: why it was answered in the application's place: a limit, or the class of an exception.
     """
 
     scope: ASGIScope

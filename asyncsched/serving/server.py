@@ -25,7 +25,7 @@ from .._system import Log
 from ..flow.batcher.batcher import Batcher
 from ..flow.batcher.stepper import Stepper
 from ..flow.tasks import check_wait
-from ..runtime.context import ambient
+from ..runtime.context import ambient, innermost
 from ..scheduler import Scheduler
 from .client import Cancelling, Client, Disconnected
 from .endpoints import BUCKETS, ENDPOINTS, Metrics
@@ -297,6 +297,7 @@ async def _answered(service: Service, app: App, exchange: Exchange) -> None:
     except Disconnected:
         pass  # no client is there to be answered
     except ShuttingDown as problem:  # no bug: raised on, the server would log a traceback for each request
+        exchange.refusal = "draining"
         await (problem.answer(exchange) if exchange.status is None else exchange.end_events())
     except Exception as error:
         if not await (_told if exchange.status is None else _told_in_events)(service, exchange, error):
@@ -369,7 +370,7 @@ async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
     if isinstance(problem, BodyRefused) and problem.sending:
         await _discard(exchange.receive)
     if problem is not None:
-        exchange.refusal = type(error).__name__
+        exchange.refusal = exchange.refusal or type(error).__name__
         await problem.answer(exchange)
     return problem is not None
 
@@ -407,9 +408,7 @@ def register(service: Service, app: Any) -> None:
     """Have the applications in `app` answer the exceptions of the library."""
 
     async def in_starlette(request: Any, error: Exception) -> Any:
-        problem = find_problem(error, service.estimated_wait)
-        if problem is None:
-            raise error
+        problem = _answer_of_framework(service, error)
 
         async def answer(scope: ASGIScope, receive: Receive, send: Send) -> None:
             await problem.answer(Exchange(scope, receive, send))
@@ -435,10 +434,18 @@ def register(service: Service, app: Any) -> None:
 
 def answer_to(service: Service, error: Exception) -> tuple[int, dict[str, str], bytes]:
     """The status, headers and body with which an exception is answered. Raises the exception if it is none of them."""
+    return _answer_of_framework(service, error).rendered()
+
+
+def _answer_of_framework(service: Service, error: Exception) -> Problem:
+    """The answer that a framework gives to an exception. It counts as one of `Serving`. Raises the exception if there
+    is none."""
     problem = find_problem(error, service.estimated_wait)
     if problem is None:
         raise error
-    return problem.rendered()
+    if (here := innermost()) is not None:
+        service.limiter.answered_by_framework(here.core, error)
+    return problem
 
 
 def _applications(app: Any) -> Iterator[Any]:

@@ -192,6 +192,9 @@ async def test_exceptions_of_the_library_are_answered_wherever_the_framework_is(
     async with _lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://test") as c:
         found = {path: await c.get(f"/{path}") for path in ("full", "wrong", "several", "bugs", "own", "broken")}
         before, _, event = (await c.get("/events")).text.partition("event: error\ndata: ")
+        metrics = (await c.get("/metrics")).text
+    for reason in ("QueueFull", "status 422", "ExceptionGroup"):
+        assert f'asyncsched_refusals_total{{reason="{reason}"}} 1.0' in metrics or "prometheus-client" in metrics
     assert (before, json.loads(event)["status"]) == ("data: 1\n\n", 503)
     codes = {"full": 503, "wrong": 422, "several": 503, "bugs": 500, "own": 418, "broken": 500}
     assert {path: answer.status_code for path, answer in found.items()} == codes
