@@ -177,13 +177,22 @@ class Serving(Service):
             check_plain(f"{name}=", function)
         for instrument in instruments:
             check_plain("an instrument", instrument)
+            if not callable(instrument):
+                raise TypeError(
+                    f"an instrument is a function of the exchange that gives a context manager, not {instrument!r}"
+                )
         if warm_up is not None and not callable(warm_up):
             raise TypeError(
                 f"warm_up takes a function of the scheduler, such as `lambda s: s.warm_up(fn, x)`, not {warm_up!r}"
             )
-        for name, shown in (("batchers", batchers), ("steppers", steppers)):
+        for name, shown, kind in (("batchers", batchers, Batcher), ("steppers", steppers, Stepper)):
             if not isinstance(shown, Mapping | None):
                 raise TypeError(f"{name} takes them in a dict, by name, not in a {type(shown).__name__}")
+            for one in (shown or {}).values():
+                if not isinstance(one, kind):
+                    raise TypeError(f"{name} takes instances of {kind.__name__}, not {one!r}")
+        if not isinstance(endpoints, Mapping):
+            raise TypeError(f"endpoints takes functions in a dict, by path, not in a {type(endpoints).__name__}")
         check_int("max_requests", max_requests)
         check_int("max_requests_per_tenant", max_requests_per_tenant, none="no bound")
         if max_requests_per_tenant is not None and tenant is None:
