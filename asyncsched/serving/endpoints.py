@@ -177,8 +177,9 @@ class Metrics:
         now, method = perf_counter(), exchange.scope["method"]
         route = self._routes.bounded(exchange.route or "other")
         self._requests(method if method in _METHODS else "other", route, status).inc()
-        if exchange.tenant is not None:
-            self._of_tenant(self._tenants.bounded(str(exchange.tenant)), status).inc()
+        if (tenant := exchange.tenant) is not None:
+            named = tenant.decode("latin-1") if isinstance(tenant, bytes) else str(tenant)  # as headers are
+            self._of_tenant(self._tenants.bounded(named), status).inc()
         if exchange.refusal:
             own = exchange.refusal == "Problem"  # which the application chose, by its status
             self._refusals(f"status {exchange.status}" if own else exchange.refusal).inc()

@@ -249,6 +249,14 @@ async def test_labels_are_bounded_whatever_clients_send() -> None:
     assert found['asyncsched_requests_total{method="POST",route="other",status="200"}'] == 10_000
 
 
+async def test_a_tenant_is_named_as_its_header_says() -> None:
+    pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
+    async with opened(echo, tenant=lambda scope: dict(scope["headers"]).get(b"x-key")) as server:
+        await Call(server, headers={"x-key": "gold"}).feed().answer()
+        found = await scrape(server)
+    assert found['asyncsched_tenant_requests_total{status="200",tenant="gold"}'] == 1
+
+
 @pytest.mark.usefixtures("may_block")
 async def test_routes_are_the_frameworks_templates() -> None:
     pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
