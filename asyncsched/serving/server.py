@@ -417,6 +417,8 @@ def register(service: Service, app: Any) -> None:
     """Have the applications in `app` answer the exceptions of the library."""
 
     async def in_starlette(request: Any, error: Exception) -> Any:
+        if request.scope["type"] != "http":  # a websocket passes through, and so does its error
+            raise error
         problem = _answer_of_framework(service, error)
 
         async def answer(scope: ASGIScope, receive: Receive, send: Send) -> None:

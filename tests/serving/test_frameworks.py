@@ -19,7 +19,8 @@ from starlette.applications import Starlette  # noqa: E402
 from starlette.middleware import Middleware  # noqa: E402
 from starlette.requests import Request  # noqa: E402
 from starlette.responses import JSONResponse, StreamingResponse  # noqa: E402
-from starlette.routing import Mount, Route  # noqa: E402
+from starlette.routing import Mount, Route, WebSocketRoute  # noqa: E402
+from starlette.websockets import WebSocket  # noqa: E402
 
 try:
     import fastapi
@@ -201,6 +202,16 @@ async def test_exceptions_of_the_library_are_answered_wherever_the_framework_is(
     assert found["full"].headers["retry-after"] == "3"
     assert found["wrong"].json()["pointer"] == "/pixels"
     assert found["wrong"].headers["content-type"] == "application/problem+json"
+
+
+async def test_an_exception_of_a_websocket_passes_through() -> None:
+    async def handler(websocket: WebSocket) -> None:
+        raise asc.QueueFull("no room")
+
+    app = around(Starlette(routes=[WebSocketRoute("/", handler)]))
+    async with _lifespan(app):
+        with pytest.raises(asc.QueueFull, match="no room"):
+            await app({"type": "websocket", "path": "/", "headers": []}, None, None)
 
 
 async def test_fastapi_inside_of_it() -> None:
