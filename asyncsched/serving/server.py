@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
 from time import perf_counter
@@ -58,8 +58,8 @@ class Serving(Service):
     tasks, and a client that disconnects cancels it. WebSockets pass through. Add it below a framework's own error
     handler, as the frameworks' `add_middleware` does: exceptions that it knows become problem details, and the others
     pass. Around an application of Starlette, FastAPI or Quart (`Serving(app)`), and for those that are mounted in it,
-    it registers handlers for these exceptions, since the frameworks would answer 500. Add it last: around it,
-    Starlette's `@app.middleware("http")` would report a client that left as an error, "No response returned".
+    it registers handlers for these exceptions, where they have none, since they would answer 500. Add it last: around
+    it, Starlette's `@app.middleware("http")` would report a client that left as an error, "No response returned".
 
     >>> import asyncio, functools, httpx
     >>> async def app(scope, receive, send):
@@ -433,14 +433,20 @@ def register(service: Service, app: Any) -> None:
     starlette: Any = getattr(sys.modules.get("starlette.applications"), "Starlette", ())
     for one in _applications(app):
         if isinstance(one, starlette):
-            for kind in ANSWERED:
-                if kind not in one.exception_handlers:
-                    one.add_exception_handler(kind, in_starlette)
+            for kind in _unanswered(one.exception_handlers):
+                one.add_exception_handler(kind, in_starlette)
         elif (framework := type(one).__module__.partition(".")[0]) == "quart":
-            for kind in ANSWERED:
+            for kind in _unanswered(one.error_handler_spec[None][None]):
                 one.register_error_handler(kind, in_quart)
         elif framework == "litestar" and type(one).__name__ == "Litestar":
             _logger.warning(_TOLD, "Litestar")
+
+
+def _unanswered(handlers: Iterable[Any]) -> list[type[Exception]]:
+    """The exceptions of the library for which an application has no handler of its own, nor for what they derive from.
+    One for `Exception` does not count: it answers the application's bugs."""
+    own = {*handlers} - {Exception}
+    return [kind for kind in ANSWERED if own.isdisjoint(kind.__mro__)]
 
 
 def answer_to(service: Service, error: Exception) -> tuple[int, dict[str, str], bytes]:

@@ -236,6 +236,7 @@ class Quart:
 
     def __init__(self) -> None:
         self.handlers: dict[type[Exception], Any] = {}
+        self.error_handler_spec = {None: {None: self.handlers}}  # by blueprint and by status
 
     def register_error_handler(self, kind: type[Exception], handler: Any) -> None:
         self.handlers[kind] = handler
@@ -257,6 +258,24 @@ async def test_other_frameworks_are_asked_or_named(caplog: pytest.LogCaptureFixt
         assert "Litestar answers exceptions itself" in caplog.text
     with pytest.raises(LookupError):
         around(litestar).answer(LookupError())
+
+
+@pytest.mark.parametrize("kind", [asc.QueueFull, asc.AsyncSchedError])
+async def test_a_handler_of_the_applications_own_stays(kind: type[Exception]) -> None:
+    async def own(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse("mine", 418)
+
+    async def full(request: Request) -> None:
+        raise asc.QueueFull("no")
+
+    quart, app = Quart(), around(Starlette(routes=[Route("/", full)], exception_handlers={kind: own}))
+    quart.register_error_handler(kind, own)
+    async with around(quart).open():
+        assert quart.handlers[kind] is own
+        assert quart.handlers.get(asc.QueueFull, own) is own
+        assert Problem in quart.handlers
+    async with _lifespan(app), httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as c:
+        assert (await c.get("/")).status_code == 418
 
 
 async def test_an_application_in_another_has_what_is_around_the_outer_one() -> None:
