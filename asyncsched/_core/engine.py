@@ -6,7 +6,7 @@ Everything that the engine needs from outside it asks of its `Host`, and of the 
 An operation reaches its result in one of four ways:
 
 - at once: it never becomes a task (`tensors.issue`);
-- in its turn on the event loop's thread, as a quick task (`_run_here`);
+- in its turn on the event loop's thread, as a quick task (`_run_inline`);
 - on a stream (`_launch`);
 - on a remote device, which looks the same from here.
 
@@ -63,7 +63,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # loop gets a turn. The first is a guess. With four times as many tasks each costs 5% less, and others wait 0.5 ms
 # longer.
 _MOST_ROUNDS: Final = 4
-_MOST_HERE: Final = 64
+_MOST_INLINE: Final = 64
 
 
 def whole(method: F) -> F:
@@ -177,7 +177,7 @@ class Engine:
             and failed is None
             and not (hold or task.blockers)
         ):
-            if task.plan.small and task.lanes[0].loop is not None:
+            if task.plan.quick and task.lanes[0].loop is not None:
                 self._run_or_launch(task, False, 1)
             else:
                 self._launch(task, False)
@@ -249,8 +249,8 @@ class Engine:
         completions, ledger, lacking = self.completions, self.ledger, False
         for turn in range(_MOST_ROUNDS):
             self._take_in()
-            while ledger.pending and ran < _MOST_HERE and not self._postponed and (task := self.admission.next()):
-                ran += self._run_or_launch(task, True, _MOST_HERE - ran)
+            while ledger.pending and ran < _MOST_INLINE and not self._postponed and (task := self.admission.next()):
+                ran += self._run_or_launch(task, True, _MOST_INLINE - ran)
             if self._endings.notices:
                 self._endings.notify()
             # Flags first, a look at the deque second: see `completions`.
@@ -258,7 +258,7 @@ class Engine:
             completions.threshold = ledger.in_flight // 2 or 1
             completions.wants_bytes = lacking = completions.wants_slots and not ledger.full
             arrived = len(completions.items)
-            if ran >= _MOST_HERE or (turn == _MOST_ROUNDS - 1 and arrived):
+            if ran >= _MOST_INLINE or (turn == _MOST_ROUNDS - 1 and arrived):
                 completions.notify()
                 return None
             if self._postponed:
@@ -295,16 +295,16 @@ class Engine:
     def _run_or_launch(self, task: Task, queued: bool, most: int) -> int:
         """Run the next task here, with others behind it, or launch it on a lane. Returns how many ran here."""
         ran, elsewhere = 0, task
-        if task.plan.small and task.lanes[0].loop is not None:
+        if task.plan.quick and task.lanes[0].loop is not None:
             lane = self._host.loop_lane(task)
             if lane is not None and not self._host.quiet_in_use():
-                ran, elsewhere = self._host.quietly(self._run_here, task, lane, queued, most)
+                ran, elsewhere = self._host.quietly(self._run_inline, task, lane, queued, most)
                 queued = True
         if elsewhere is not None:
             self._launch(elsewhere, queued)
         return ran
 
-    def _run_here(self, task: Task | None, lane: Lane | None, queued: bool, most: int) -> tuple[int, Task | None]:
+    def _run_inline(self, task: Task | None, lane: Lane | None, queued: bool, most: int) -> tuple[int, Task | None]:
         """Run the next task on this thread, and the tasks after it while they may run here.
 
         Nothing scans for fitting tasks while a body runs, so drops may take the shortcut: see `completions`.
@@ -323,13 +323,13 @@ class Engine:
                 task.lane, queued = lane, True
                 if observer is not None:
                     observer.task_launched(task)
-                lane.device.run_here(task)
+                lane.device.run_inline(task)
                 if task.plan.seconds:
                     self._host.spend(task.plan.seconds)
                 self._endings.ended(task)
                 ran += 1
                 task = self.admission.next() if ran < most and not self._postponed else None
-                lane = self._host.loop_lane(task) if task is not None and task.plan.small else None
+                lane = self._host.loop_lane(task) if task is not None and task.plan.quick else None
         finally:
             if self.ledger.unfinished:
                 completions.immediate_thread = 0

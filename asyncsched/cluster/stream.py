@@ -299,7 +299,7 @@ def _small(task: Task, call: Call | None) -> bool:
     or for calls to which no more works are added. An operation must take less time than the way there, must not fail by
     its data, and must not wait for a function."""
     op, value, plan = task.call, task.value, task.plan
-    if isinstance(op, Op) and (not op.out or op.checks or is_captured(op) or not plan.small):
+    if isinstance(op, Op) and (not op.out or op.checks or is_captured(op) or not plan.quick):
         return False
     if task.move is not None or value is None or value.meta is None or not value.meta.known or value.nbytes > SMALL:
         return False

@@ -202,7 +202,7 @@ class Device(Protocol):
             " Scheduler([...]), or copy the array to the host first"
         )
 
-    def run_here(self, task: Task) -> None:
+    def run_inline(self, task: Task) -> None:
         """Run a quick operation whose operands are there, or a tiny copy in, on this thread. Only if `inline`."""
         raise AssertionError(f"nothing runs on the loop's thread for {self.name}")
 

@@ -304,7 +304,7 @@ class CPUDevice(HostDevice):
             if not stream.looks_up and stream.idle():
                 stream.queue.put(_LOOK_UP)
 
-    def run_here(self, task: Task) -> None:
+    def run_inline(self, task: Task) -> None:
         if task.plan.seconds and self._team is not None:
             _share_blas(self._team, task)  # the loop's next turn is told of: see `Runtime.spend`
         execute(task, self.memory)

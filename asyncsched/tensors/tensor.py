@@ -96,7 +96,7 @@ def apply(
     made, lanes = None, None
     if op.resource and not place.inline and not place.remote:
         lanes = runtime.lane_of(op.resource, place)
-    elif found.small and place.inline and first is not None:
+    elif found.quick and place.inline and first is not None:
         arrays = [a.array if type(a) is Value else a for a in args]
         a, b = arrays if found.pair else (None, None)
         made = run_at_once(op, found, first, a, b, failure_above(inputs), arrays, options)
@@ -147,7 +147,7 @@ def _apply_to_one(op: Op, x: object) -> Tensor | None:
     if found is None or (op.resource and not a.device.inline):
         return None
     made = None
-    if found.small and a.device.inline:
+    if found.quick and a.device.inline:
         above = None if a.task is None else a.failure
         made = run_at_once(op, found, a, None, None, above, (a.array,))
     if made is None:
@@ -198,7 +198,7 @@ def _forward(name: str) -> _Operator:
             return cast(Tensor, declined(other))
         if found is None or self._node is not None:
             return apply(op, (self, other))
-        made = run_at_once(op, found, a, a.array, second, above) if inline and found.small else None
+        made = run_at_once(op, found, a, a.array, second, above) if inline and found.quick else None
         if made is None and b is not None:
             made = issue(a.account.runtime, a.device, op, found, (a, b), None, NO_OPTIONS)
         elif made is None:

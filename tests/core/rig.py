@@ -67,7 +67,7 @@ class Rig(Host):
         there = all(value.array is not None for value in task.inputs)
         return self.loop if there and all(other.state >= DONE for other in task.after or ()) else None
 
-    def run_here(self, task: Task) -> None:
+    def run_inline(self, task: Task) -> None:
         self.ran.append(task)
         execute(task)
 
@@ -84,7 +84,7 @@ class Rig(Host):
         scope = scope or self.root
         value = new_value(scope.account, None, None, cost)
         value.holders = []  # counted, small as it is
-        task = Task(scope, CallPlan(name, small=quick), value, Made(), inputs, None, None, self.lanes, cost)
+        task = Task(scope, CallPlan(name, quick=quick), value, Made(), inputs, None, None, self.lanes, cost)
         task.expedited = expedited
         return task, value
 
