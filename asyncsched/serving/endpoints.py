@@ -139,7 +139,7 @@ class Metrics:
             return Histogram(f"asyncsched_{name}", told, labels, buckets=buckets, registry=self._registry)
 
         self._requests = counter(
-            "requests", 'Requests; their status is "disconnected" where the client left before a response.',
+            "requests", 'Requests; their status is "disconnected" where the client left before the whole answer.',
             "method", "route", "status",
         )  # fmt: skip
         self._of_tenant = counter(
@@ -148,7 +148,7 @@ class Metrics:
         self._refusals = counter("refusals", "Requests that were answered in the application's place.", "reason")
         seconds = histogram(
             "request_duration_seconds",
-            "From the begin of the application's work to the last byte of the response. Without refusals.", "route",
+            "From the begin of the application's work to the answer's last byte. Without answers 429 and 503.", "route",
         )  # fmt: skip
         self._seconds: Callable[..., Histogram] = cache(seconds.labels)
         if service.batchers:
@@ -177,22 +177,16 @@ class Metrics:
         now, method = perf_counter(), exchange.scope["method"]
         route = self._routes.bounded(exchange.route or "other")
         self._requests(method if method in _METHODS else "other", route, status).inc()
-        if exchange.tenant is not None:
-            self._of_tenant(self._tenants.bounded(str(exchange.tenant)), status).inc()
+        if (tenant := exchange.tenant) is not None:
+            named = tenant.decode("latin-1") if isinstance(tenant, bytes) else str(tenant)  # as headers are
+            self._of_tenant(self._tenants.bounded(named), status).inc()
         if exchange.refusal:
-            self._refusals(self._reason_of(exchange)).inc()
+            own = exchange.refusal == "Problem"  # which the application chose, by its status
+            self._refusals(f"status {exchange.status}" if own else exchange.refusal).inc()
         if status not in ("429", "503"):
             self._seconds(route).observe(now - started)
         if self._shared and now - self._shared_at > _SHARED_EVERY:
             self._share()
-
-    def _reason_of(self, exchange: Exchange) -> str:
-        """Why a request was refused: the class of the exception; or which of the server's own limits."""
-        if exchange.refusal != "Problem":
-            return exchange.refusal
-        if exchange.status == 503:
-            return "draining" if self._service.limiter.draining else "max_requests"
-        return "max_requests_per_tenant" if exchange.status == 429 else f"status {exchange.status}"
 
     def render(self) -> tuple[str, bytes]:
         """The content type and the text."""

@@ -56,7 +56,7 @@ class Exchange:
         on_late: called for a message after it was `left`. It may raise an exception that ends the application.
         route: the one that a framework chose, once the response has started, or the work has ended; "" if none tells.
         has_trailers: whether headers follow the response's body.
-        refusal: the class of the exception that was answered in the application's place.
+        refusal: why it was answered in the application's place: a limit, or the class of an exception.
     """
 
     scope: ASGIScope

@@ -78,6 +78,7 @@ class Inside:
     left: float  # seconds for which it will keep streams busy; bodies that have ended and are not noted yet included
     seconds: float = 0.0  # for which it has kept streams busy
     core: Scope | None = None  # its scope, once that is entered
+    refusal: str = ""  # the class of the exception that its framework answered
 
 
 class Limiter(Instrument):
@@ -141,11 +142,13 @@ class Limiter(Instrument):
         """
         now, count, tenant, quota = perf_counter(), len(self), exchange.tenant, self.max_requests_per_tenant
         if self.closed:
-            self._refuse("The server is shutting down.", close=True)
+            self._refuse(exchange, "draining", "The server is shutting down.", close=True)
         if count >= self.max_requests:
-            self._refuse(f"There are {self.max_requests:,} requests in progress, which is the limit.")
+            told = f"There are {self.max_requests:,} requests in progress, which is the limit."
+            self._refuse(exchange, "max_requests", told)
         if tenant is not None and quota is not None and self._of_tenant.get(tenant, 0) >= quota:
-            self._refuse(f"There are {quota:,} requests of yours in progress, which is the limit.", 429)
+            told = f"There are {quota:,} requests of yours in progress, which is the limit."
+            self._refuse(exchange, "max_requests_per_tenant", told, 429)
         known = self._routes.get(path)
         route = known or self._any
         if seconds is not None and (known is None or known.mean):
@@ -173,11 +176,17 @@ class Limiter(Instrument):
         if exchange in self._inside:
             inside.core, self._scopes[core] = core, inside
 
+    def answered_by_framework(self, core: Scope, error: Exception) -> None:
+        """The framework of a request that is in this scope answers an exception in the handler's place."""
+        if (inside := self._find(core)) is not None:
+            inside.refusal = type(error).__name__
+
     def leave(self, exchange: Exchange, inside: Inside, *, adopted: bool) -> None:
         """A request is answered, or ended. Its bodies may still run. If it is adopted, it keeps its place until
         `release`."""
         now = perf_counter()
         spent = self._note(now).get(inside, 0.0)
+        exchange.refusal = inside.refusal
         del self._inside[exchange]
         if inside.core is not None:
             del self._scopes[inside.core]
@@ -331,8 +340,8 @@ class Limiter(Instrument):
         self.refused += 1
         return TooLate(503, "The answer would not be ready in time.", retry_after=seconds)
 
-    def _refuse(self, detail: str, status: int = 503, *, close: bool = False) -> NoReturn:
-        self.refused += 1
+    def _refuse(self, exchange: Exchange, why: str, detail: str, status: int = 503, *, close: bool = False) -> NoReturn:
+        self.refused, exchange.refusal = self.refused + 1, why
         raise Problem(status, detail, retry_after=self.estimated_wait() or 1.0, close=close)
 
 

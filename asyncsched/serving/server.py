@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
 from time import perf_counter
@@ -25,7 +25,7 @@ from .._system import Log
 from ..flow.batcher.batcher import Batcher
 from ..flow.batcher.stepper import Stepper
 from ..flow.tasks import check_wait
-from ..runtime.context import ambient
+from ..runtime.context import ambient, innermost
 from ..scheduler import Scheduler
 from .client import Cancelling, Client, Disconnected
 from .endpoints import BUCKETS, ENDPOINTS, Metrics
@@ -58,8 +58,8 @@ class Serving(Service):
     tasks, and a client that disconnects cancels it. WebSockets pass through. Add it below a framework's own error
     handler, as the frameworks' `add_middleware` does: exceptions that it knows become problem details, and the others
     pass. Around an application of Starlette, FastAPI or Quart (`Serving(app)`), and for those that are mounted in it,
-    it registers handlers for these exceptions, since the frameworks would answer 500. Add it last: around it,
-    Starlette's `@app.middleware("http")` would report a client that left as an error, "No response returned".
+    it registers handlers for these exceptions, where they have none, since they would answer 500. Add it last: around
+    it, Starlette's `@app.middleware("http")` would report a client that left as an error, "No response returned".
 
     >>> import asyncio, functools, httpx
     >>> async def app(scope, receive, send):
@@ -177,13 +177,22 @@ class Serving(Service):
             check_plain(f"{name}=", function)
         for instrument in instruments:
             check_plain("an instrument", instrument)
+            if not callable(instrument):
+                raise TypeError(
+                    f"an instrument is a function of the exchange that gives a context manager, not {instrument!r}"
+                )
         if warm_up is not None and not callable(warm_up):
             raise TypeError(
                 f"warm_up takes a function of the scheduler, such as `lambda s: s.warm_up(fn, x)`, not {warm_up!r}"
             )
-        for name, shown in (("batchers", batchers), ("steppers", steppers)):
+        for name, shown, kind in (("batchers", batchers, Batcher), ("steppers", steppers, Stepper)):
             if not isinstance(shown, Mapping | None):
                 raise TypeError(f"{name} takes them in a dict, by name, not in a {type(shown).__name__}")
+            for one in (shown or {}).values():
+                if not isinstance(one, kind):
+                    raise TypeError(f"{name} takes instances of {kind.__name__}, not {one!r}")
+        if not isinstance(endpoints, Mapping):
+            raise TypeError(f"endpoints takes functions in a dict, by path, not in a {type(endpoints).__name__}")
         check_int("max_requests", max_requests)
         check_int("max_requests_per_tenant", max_requests_per_tenant, none="no bound")
         if max_requests_per_tenant is not None and tenant is None:
@@ -297,6 +306,7 @@ async def _answered(service: Service, app: App, exchange: Exchange) -> None:
     except Disconnected:
         pass  # no client is there to be answered
     except ShuttingDown as problem:  # no bug: raised on, the server would log a traceback for each request
+        exchange.refusal = "draining"
         await (problem.answer(exchange) if exchange.status is None else exchange.end_events())
     except Exception as error:
         if not await (_told if exchange.status is None else _told_in_events)(service, exchange, error):
@@ -372,7 +382,7 @@ async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
     if isinstance(problem, BodyRefused) and problem.sending:
         await _discard(exchange.receive)
     if problem is not None:
-        exchange.refusal = type(error).__name__
+        exchange.refusal = exchange.refusal or type(error).__name__
         await problem.answer(exchange)
     return problem is not None
 
@@ -411,9 +421,9 @@ def register(service: Service, app: Any) -> None:
     """Have the applications in `app` answer the exceptions of the library."""
 
     async def in_starlette(request: Any, error: Exception) -> Any:
-        problem = find_problem(error, service.estimated_wait)
-        if problem is None:
+        if request.scope["type"] != "http":  # a websocket passes through, and so does its error
             raise error
+        problem = _answer_of_framework(service, error)
 
         async def answer(scope: ASGIScope, receive: Receive, send: Send) -> None:
             await problem.answer(Exchange(scope, receive, send))
@@ -427,22 +437,36 @@ def register(service: Service, app: Any) -> None:
     starlette: Any = getattr(sys.modules.get("starlette.applications"), "Starlette", ())
     for one in _applications(app):
         if isinstance(one, starlette):
-            for kind in ANSWERED:
-                if kind not in one.exception_handlers:
-                    one.add_exception_handler(kind, in_starlette)
+            for kind in _unanswered(one.exception_handlers):
+                one.add_exception_handler(kind, in_starlette)
         elif (framework := type(one).__module__.partition(".")[0]) == "quart":
-            for kind in ANSWERED:
+            for kind in _unanswered(one.error_handler_spec[None][None]):
                 one.register_error_handler(kind, in_quart)
         elif framework == "litestar" and type(one).__name__ == "Litestar":
             _logger.warning(_TOLD, "Litestar")
 
 
+def _unanswered(handlers: Iterable[Any]) -> list[type[Exception]]:
+    """The exceptions of the library for which an application has no handler of its own, nor for what they derive from.
+    One for `Exception` does not count: it answers the application's bugs."""
+    own = {*handlers} - {Exception}
+    return [kind for kind in ANSWERED if own.isdisjoint(kind.__mro__)]
+
+
 def answer_to(service: Service, error: Exception) -> tuple[int, dict[str, str], bytes]:
     """The status, headers and body with which an exception is answered. Raises the exception if it is none of them."""
+    return _answer_of_framework(service, error).rendered()
+
+
+def _answer_of_framework(service: Service, error: Exception) -> Problem:
+    """The answer that a framework gives to an exception. It counts as one of `Serving`. Raises the exception if there
+    is none."""
     problem = find_problem(error, service.estimated_wait)
     if problem is None:
         raise error
-    return problem.rendered()
+    if (here := innermost()) is not None:
+        service.limiter.answered_by_framework(here.core, error)
+    return problem
 
 
 def _applications(app: Any) -> Iterator[Any]:

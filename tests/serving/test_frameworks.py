@@ -19,7 +19,8 @@ from starlette.applications import Starlette  # noqa: E402
 from starlette.middleware import Middleware  # noqa: E402
 from starlette.requests import Request  # noqa: E402
 from starlette.responses import JSONResponse, StreamingResponse  # noqa: E402
-from starlette.routing import Mount, Route  # noqa: E402
+from starlette.routing import Mount, Route, WebSocketRoute  # noqa: E402
+from starlette.websockets import WebSocket  # noqa: E402
 
 try:
     import fastapi
@@ -192,12 +193,25 @@ async def test_exceptions_of_the_library_are_answered_wherever_the_framework_is(
     async with _lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://test") as c:
         found = {path: await c.get(f"/{path}") for path in ("full", "wrong", "several", "bugs", "own", "broken")}
         before, _, event = (await c.get("/events")).text.partition("event: error\ndata: ")
+        metrics = (await c.get("/metrics")).text
+    for reason in ("QueueFull", "status 422", "ExceptionGroup"):
+        assert f'asyncsched_refusals_total{{reason="{reason}"}} 1.0' in metrics or "prometheus-client" in metrics
     assert (before, json.loads(event)["status"]) == ("data: 1\n\n", 503)
     codes = {"full": 503, "wrong": 422, "several": 503, "bugs": 500, "own": 418, "broken": 500}
     assert {path: answer.status_code for path, answer in found.items()} == codes
     assert found["full"].headers["retry-after"] == "3"
     assert found["wrong"].json()["pointer"] == "/pixels"
     assert found["wrong"].headers["content-type"] == "application/problem+json"
+
+
+async def test_an_exception_of_a_websocket_passes_through() -> None:
+    async def handler(websocket: WebSocket) -> None:
+        raise asc.QueueFull("no room")
+
+    app = around(Starlette(routes=[WebSocketRoute("/", handler)]))
+    async with _lifespan(app):
+        with pytest.raises(asc.QueueFull, match="no room"):
+            await app({"type": "websocket", "path": "/", "headers": []}, None, None)
 
 
 async def test_fastapi_inside_of_it() -> None:
@@ -222,6 +236,7 @@ class Quart:
 
     def __init__(self) -> None:
         self.handlers: dict[type[Exception], Any] = {}
+        self.error_handler_spec = {None: {None: self.handlers}}  # by blueprint and by status
 
     def register_error_handler(self, kind: type[Exception], handler: Any) -> None:
         self.handlers[kind] = handler
@@ -243,6 +258,24 @@ async def test_other_frameworks_are_asked_or_named(caplog: pytest.LogCaptureFixt
         assert "Litestar answers exceptions itself" in caplog.text
     with pytest.raises(LookupError):
         around(litestar).answer(LookupError())
+
+
+@pytest.mark.parametrize("kind", [asc.QueueFull, asc.AsyncSchedError])
+async def test_a_handler_of_the_applications_own_stays(kind: type[Exception]) -> None:
+    async def own(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse("mine", 418)
+
+    async def full(request: Request) -> None:
+        raise asc.QueueFull("no")
+
+    quart, app = Quart(), around(Starlette(routes=[Route("/", full)], exception_handlers={kind: own}))
+    quart.register_error_handler(kind, own)
+    async with around(quart).open():
+        assert quart.handlers[kind] is own
+        assert quart.handlers.get(asc.QueueFull, own) is own
+        assert Problem in quart.handlers
+    async with _lifespan(app), httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as c:
+        assert (await c.get("/")).status_code == 418
 
 
 async def test_an_application_in_another_has_what_is_around_the_outer_one() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import asyncsched as asc
-from asyncsched.serving import Exchange, Serving
+from asyncsched.serving import Exchange, Problem, Serving
 from asyncsched.serving.http import ASGIScope, Receive, Send
 from tests.waiting import until
 
@@ -249,6 +249,14 @@ async def test_labels_are_bounded_whatever_clients_send() -> None:
     assert found['asyncsched_requests_total{method="POST",route="other",status="200"}'] == 10_000
 
 
+async def test_a_tenant_is_named_as_its_header_says() -> None:
+    pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
+    async with opened(echo, tenant=lambda scope: dict(scope["headers"]).get(b"x-key")) as server:
+        await Call(server, headers={"x-key": "gold"}).feed().answer()
+        found = await scrape(server)
+    assert found['asyncsched_tenant_requests_total{status="200",tenant="gold"}'] == 1
+
+
 @pytest.mark.usefixtures("may_block")
 async def test_routes_are_the_frameworks_templates() -> None:
     pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
@@ -287,11 +295,17 @@ async def test_refusals_have_reasons() -> None:
         await Call(server).feed().answer()
         server.app = raises(asc.TaskTooLarge("large", 2, 1))
         await Call(server).feed().answer()
+        server.app = raises(Problem(503, "The model is not loaded yet."))  # the handler's own, and no limit
+        await Call(server).feed().answer()
+        server.limiter.closed = True
+        await Call(server).feed().answer()
+        server.limiter.closed = False
         found = await scrape(server)
     reasons = {
         re.findall('"(.*)"', name)[0]: n for name, n in found.items() if name.startswith("asyncsched_refusals_t")
     }
-    assert reasons == {"max_requests": 1, "max_requests_per_tenant": 1, "QueueFull": 1, "TaskTooLarge": 1}
+    limits = {"max_requests": 1, "max_requests_per_tenant": 1, "draining": 1}
+    assert reasons == limits | {"QueueFull": 1, "TaskTooLarge": 1, "status 503": 1}
 
 
 async def test_buckets_are_of_ones_choice() -> None:

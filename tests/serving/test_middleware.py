@@ -242,6 +242,9 @@ async def _no_scheduler() -> None:
         ({"make": _no_scheduler}, r"^scheduler makes one, once per start: `lambda: Scheduler\(...\)`, not <function"),
         ({"batchers": [asc.Batcher(list)]}, "^batchers takes them in a dict, by name, not in a list"),
         ({"steppers": asc.Stepper(list)}, "^steppers takes them in a dict, by name, not in a Stepper"),
+        ({"batchers": {"predict": list}}, "^batchers takes instances of Batcher, not <class 'list'>"),
+        ({"endpoints": ["/healthz"]}, "^endpoints takes functions in a dict, by path, not in a list"),
+        ({"instruments": ["watch"]}, "^an instrument is a function of the exchange .* not 'watch'"),
     ],
     ids=lambda given: next(iter(given)),
 )
