@@ -52,6 +52,14 @@ def stands_still(s: asc.Scheduler) -> None:
     runtime_of(s).clock = Clock()
 
 
+def in_use(pool: Any) -> int:
+    """The bytes that a card's pool has given out, when all that came back was taken in. Of its blocks only those of
+    slabs are counted in public."""
+    with pool._lock:
+        pool._gather(None)
+        return int(pool.reserved()) - sum([piece.nbytes for piece in pool._heap._pieces])
+
+
 def live(pool: Any) -> int:
     """The bytes that the host's pool has given out, when all that came back was taken in."""
     pool.adopt(0)

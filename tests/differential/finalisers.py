@@ -63,7 +63,7 @@ class Collector(Pressure):
 
     def _look(self, phase: str, info: dict[str, int]) -> None:
         if self._rng.random() < 0.01:
-            self._program._act_of(self._rng)([])
+            self._program.act_of(self._rng)([])
 
 
 class Recursion(Pressure):
