@@ -40,9 +40,9 @@ class Call:
         self.scope: ASGIScope = {"type": "http", "method": method, "path": path, "headers": raw, **more}
         self.sent: list[Message] = []
         self.incoming: asyncio.Queue[Message] = asyncio.Queue()
-        self.task = asyncio.create_task(app(self.scope, self.incoming.get, self._send))  # type: ignore[arg-type]
+        self.task = asyncio.create_task(app(self.scope, self.incoming.get, self.send))  # type: ignore[arg-type]
 
-    async def _send(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
         await asyncio.sleep(0)
         self.sent.append(message)
 

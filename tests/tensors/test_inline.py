@@ -278,8 +278,8 @@ async def test_large_operands_leave_the_loop_to_others(gate):
 
 async def test_a_closed_scheduler_is_not_opened_by_a_turn_of_the_loop():
     async with asc.Scheduler("cpu") as s:
-        x = await s.put(LINE)
-        runtime_of(s).spend(INLINE_BUDGET / 2)
+        x = await s.put(np.ones(4096, np.float32))
+        asc.exp(x)  # from now on the time that this thread is held is counted, until the loop turns
     await asyncio.sleep(0)
     with pytest.raises(asc.SchedulerClosed):
         x + 1
