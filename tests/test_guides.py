@@ -123,6 +123,7 @@ async def test_the_guests_of_the_guide_train(s: asc.Scheduler) -> None:
     for cell in needing("asyncsched/devices", "torch"):
         await run(cell, names)
     assert all(names["cost"].known(name) for name in ("forward", "backward", "move"))
+    assert repr(names["cost"]).count(" bytes") == 3
     assert isinstance(names["model"], torch.nn.Module)
     names.clear()
 
