@@ -11,6 +11,7 @@ from .harness.rows import OURS, Row, alike
 PEERS = (
     "NumPy",
     OURS,
+    "with numba",
     "one stream",
     "PyTorch",
     "JAX",

@@ -1,4 +1,4 @@
-"""Admission: the rules by which pending tasks leave their queues. And the choice of a stream for the next task.
+"""Admission: the rules by which pending tasks leave their queues; and placement, the choice of a stream for a task.
 
 Theory of operation. Each scope has a queue of pending tasks. Its head is eligible when all its producers are launched.
 It is admitted when a slot is free and its account has the bytes. Nothing overtakes the head of its own queue.
@@ -12,7 +12,7 @@ keep tasks moving:
    always has such a task gets at least one admission in `PATIENCE + n - 1`.
 3. *Progress.* When an account has nothing in flight, no memory is on its way back, and order leaves nothing admissible,
    the oldest pending task that fits goes first. For `GRACE` admissions more, blocked heads and earmarks bar nobody.
-   (Never sooner: the task that goes first may take for good the bytes that the head is about to get.)
+   (Not while anything is in flight: its end may give the head its bytes, and the task that goes first may keep them.)
 4. *Stuck.* The engine reports tasks that still cannot move, and the runtime finds out why.
 
 New work that finds nothing waiting would be next anyway, and goes past all queues: see `Ledger.idle`.
@@ -25,8 +25,9 @@ from collections.abc import Callable, Sequence, Sized
 from operator import attrgetter
 from typing import Any, Final, cast
 
+from .failure import Failure
 from .ledger import Ledger
-from .model import LAUNCHED, Account, Lane, Scope, Task, Value
+from .model import DONE, LAUNCHED, Account, Lane, Scope, Task, Value
 from .tenants import Priority, Queue, Ranked, Tenant
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
@@ -105,8 +106,8 @@ class Admission:
         return self._overtaker(full)
 
     def _next_of(self, account: Account, full: bool) -> Task | None:
-        """The next task, where only those of one account can go. Mostly its tasks are all in one queue: then no other
-        is looked at, however many wait."""
+        """The next task, if only one account can admit any. Its tasks are mostly all in one queue. Then no other queue
+        is looked at, however many there are."""
         queue: Queue = account.queue
         head = queue.peek()
         if head is None or head.scope.account is not account or queue.live < account.pending:
@@ -226,8 +227,26 @@ class Admission:
         return found
 
 
+def link_dependencies(task: Task) -> Failure | None:
+    """Make a task wait for its inputs, and for the readers of buffers it writes over. Returns an input's failure."""
+    failed, reads = None, task.reads
+    for value in (reads,) if type(reads) is Value else reads:
+        producer = value.task
+        if producer is None:
+            continue
+        if producer.state < DONE:
+            failed = producer.failure or failed
+            producer.add_dependent(task)
+        else:
+            failed = value.failure or failed
+    for reader in task.after or ():
+        if reader.state < DONE:
+            reader.add_dependent(task)
+    return failed
+
+
 def rank_of(group: Ranked) -> tuple[int, float]:
-    """A key for sorting: the class whose turn it is comes first."""
+    """A key for sorting: the class to be served next comes first."""
     return -group.passed if group.passed >= PATIENCE else 0, -group.level
 
 
@@ -235,8 +254,8 @@ _load = attrgetter("load")
 
 
 def place(task: Task, clock: Callable[[], float]) -> Sequence[tuple[Any, int]]:
-    """Give a task its lane. Returns the points in other streams after which it begins: each stream, and the number of
-    a task there."""
+    """Give a task its lane. Returns the points in other streams that it must wait for: pairs of a stream and the number
+    of a task there."""
     lane, reads = task.lanes[0], task.reads
     before: list[Any] = []  # the tasks it begins after, as far as they are unfinished; each has its lane
     for value in (reads,) if type(reads) is Value else reads:
@@ -261,9 +280,9 @@ def place(task: Task, clock: Callable[[], float]) -> Sequence[tuple[Any, int]]:
 
 
 def _choose(task: Task, before: Sequence[Any]) -> Lane:
-    """Follow a task that is the last of its lane (order is free there), else take the least loaded lane.
+    """The lane of a task that it must wait for, if that task is the last there: order is free within a lane.
 
-    A device for which it matters where data is makes the second choice itself.
+    Else the least loaded lane, or the choice of a device on which the place of data matters (`Lane.place`).
     """
     lanes = task.lanes
     for one in before:
@@ -275,7 +294,7 @@ def _choose(task: Task, before: Sequence[Any]) -> Lane:
 
 
 def _soonest(task: Task, before: Sequence[Any], now: float) -> Lane:
-    """The lane on which a task begins first, by estimate. For lanes whose hop takes longer than many a task.
+    """The lane on which a task begins first, by estimate. For lanes with a hop that takes longer than many tasks.
 
     A hop is the time to wake a lane that is idle or must wait for another. A task shorter than a hop stays where its
     producers are, or behind other short tasks.
@@ -283,9 +302,10 @@ def _soonest(task: Task, before: Sequence[Any], now: float) -> Lane:
     Each lane has a time of its own: the estimated seconds of work that it was given, with its waits for other lanes.
     When it reports the end of a task, its time becomes the estimate for that end, so wrong guesses do not add up. If a
     lane has reported no end for longer than estimated, as with a user's function that takes a second, it is expected to
-    take as long again. So short tasks do not pile up behind it while another lane is free. On a card what reads the
-    result of a late lane's task stays there, since it would wait on any lane; on the host another lane may have a
-    processor when the late one has none.
+    take as long again. So short tasks do not pile up behind it while another lane is free.
+
+    A task that reads the result of a late lane: on a card it stays on that lane, since it would wait as long on any. On
+    the host it may go to another, which may have a processor when the late lane has none.
     """
     best = task.lanes[0]
     seconds = task.plan.on_card_seconds if best.on_card else task.plan.estimate
@@ -315,6 +335,6 @@ def _soonest(task: Task, before: Sequence[Any], now: float) -> Lane:
 
 
 def _ends(due: float, lane: Lane, now: float) -> float:
-    """The end of a task by its lane's time. (A lane without a hop has none.)"""
+    """How long after the last reported end on its lane a task ends, by estimate. (0 on a lane without a hop.)"""
     end = due - lane.done_until
     return max(end, now - lane.done_at) if lane.on_card and lane.hop else end

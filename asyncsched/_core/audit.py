@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from .failure import Failure
 from .model import LAUNCHED, Account, Scope, Task, Value
 from .ownership import sole
 
@@ -44,8 +46,8 @@ def to_preempt(root: Scope, account: Account, late: bool) -> Scope | None:
         return None
     if not late and len(waiting) < len(those):
         return None
-    told_once = [scope for scope in waiting if not scope.preempted]
-    return min(told_once, key=lambda scope: (scope.queue.tenant.priority.level, -scope.number), default=None)
+    untold = [scope for scope in waiting if not scope.preempted]
+    return min(untold, key=lambda scope: (scope.queue.tenant.priority.level, -scope.number), default=None)
 
 
 def growths(scope: Scope) -> list[Task]:
@@ -79,7 +81,7 @@ def sufficient_limit(pending: Iterable[Task], account: Account) -> int:
 
 
 def _solely_held(tasks: Iterable[Task]) -> list[Value]:
-    """The values that nobody holds but these tasks. Who has claimed bytes keeps them."""
+    """The values that nobody holds but these tasks. The value of a claim is none: its claimer holds it."""
     tasks = list(tasks)
     reads = Counter(value for task in tasks for value in task.inputs)
     reads.update({task.value: 0 for task in tasks if task.value is not None and task.lanes})
@@ -93,7 +95,10 @@ def _being_made(value: Value) -> bool:
 
 
 def sole_group(value: Value, tasks: Sequence[Task]) -> bool:
-    """Whether nothing but these tasks holds a value, also by views of it. What is let go meanwhile counts as held."""
+    """Whether nothing but these tasks holds a value, directly or through views of it.
+
+    May be False for a value that somebody lets go of meanwhile.
+    """
     holders = value.holders
     if holders is None:
         return False
@@ -121,3 +126,15 @@ def _views_of(value: Value, readers: Sequence[Task]) -> list[Value]:
             found[id(view)] = view
             todo.append(view.base._value)
     return list(found.values())
+
+
+def failure_above(reads: Any) -> Failure | None:
+    """The first failure among the producers of a value, or of several."""
+    if type(reads) is Value:  # the most frequent case: a loop would take twice as long
+        producer: Task | None = reads.task
+        return None if producer is None else producer.failure
+    for value in reads:
+        producer = value.task
+        if producer is not None and producer.failure is not None:
+            return producer.failure
+    return None

@@ -14,10 +14,11 @@ CallSite = tuple[CodeType, int]  # code and offset of a line: cheap to keep, res
 _known: dict[tuple[int, int], CallSite] = {}  # by the identity of the code object, which the tuple keeps alive
 _MOST_KNOWN = 1024
 _lines: dict[int, tuple[CallSite, str]] = {}  # as text, by the identity of the site, which the tuple keeps alive
-_inside: dict[int, CodeType] = {}  # the package's own code, by identity: quicker asked than a file's name
+_inside: dict[int, CodeType] = {}  # code of the files in `_BETWEEN`, by identity: quicker to look up than a file's name
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_BETWEEN = (_PACKAGE, contextlib.__file__)  # `enter_async_context(s.scope())` is the user's line, too
+# Files between a task and the user's line: `stack.enter_async_context(s.scope())` calls through contextlib.
+_BETWEEN = (_PACKAGE, contextlib.__file__)
 
 
 def line_of(site: CallSite | None) -> str:

@@ -18,8 +18,8 @@ completion alone wakes it only if
 - its stream has run dry while tasks are pending; or
 - a pending task lacks bytes.
 
-Otherwise completions gather until there are `threshold`, about half of the tasks in flight. So the streams never run
-out of work meanwhile.
+Otherwise completions gather until there are `threshold`, about half of the tasks in flight. The other half keeps the
+streams busy meanwhile.
 
 While a pending task lacks bytes, every drop and every end wakes the loop. A task's own drops at its end are reported
 together with its end, a moment later (`ending`): a wake-up in between would delay its stream, which needs the GIL for
@@ -53,7 +53,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-NO_ROOM: Final = (MemoryError, RecursionError)  # what no signal raises
+NO_ROOM: Final = (MemoryError, RecursionError)  # raised where there is no room to report; a signal raises others
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -112,7 +112,7 @@ class Completions:
         self.notify()
 
     def returned(self, identity: int) -> None:
-        """Report that memory is back, or that it may take as long as held memory."""
+        """Report that memory is back; or that nobody knows when it will be, so decisions must no longer wait for it."""
         if self.returning.pop(identity, None) is not None and self.wants_bytes:
             self.notify()
 
@@ -130,7 +130,7 @@ class Completions:
 def report_again(drop: Callable[[Any], None], held: Any) -> None:
     """Finish a finaliser that a signal's exception interrupted. Perhaps it had reported, and not woken the loop.
 
-    Steps that must not be done twice are marked as done just before, with no call in between.
+    A step of `drop` that must not be done twice is marked as done just before, with no call in between.
     """
     drop(held)
     held.account.completions.notify()

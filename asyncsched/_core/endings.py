@@ -1,6 +1,6 @@
 """How tasks end: done, failed or cancelled, each with its dependents.
 
-No waiter is called meanwhile. `notices` collects the tasks, and `notify` calls their waiters once all tasks have moved.
+No waiter is called while tasks end. `notices` collects the tasks, and `notify` calls their waiters afterwards.
 
 Commits: tasks that bring a group of values to their next versions, all of them or none.
 
@@ -60,7 +60,7 @@ class Move:
     commit: Commit
     grant: int  # bytes it takes over from the gate's charge; for the gate, what it keeps for members' workspace
     place: int | None = None  # of the previous version among its inputs; None if that was zeros
-    hands_on: bool = False  # whether its value is a version; only members read other values
+    hands_on: bool = False  # whether its value is a version of one of the group; only members read its other values
 
     def charge(self, task: Task) -> None:
         """Set the cost of an admitted task to its part of the commit's charge."""
@@ -112,7 +112,7 @@ class Endings:
             for dependent in dependents:
                 if failure is not None and dependent.state == PENDING and not dependent.only_follows(task):
                     self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
-        if site is not None:  # else nobody could be told where
+        if site is not None:  # it made more than it was charged, and a line of the user's submitted it
             account = task.scope.account.open
             if account.limit is not None and account.used > account.limit:
                 self._host.on_overrun(task, site)
@@ -169,9 +169,9 @@ class Endings:
     @staticmethod
     def mark_cancelled(task: Task, failure: Failure) -> bool:
         """Mark a task, so that its body is skipped. Returns False if it has ended or was cancelled before."""
-        # Without the GIL it may end, or its body may raise, right after the look at `value`. Then it counts as marked
-        # before: only its dependents know of its result until this thread takes its end in. It is cancelled, and has
-        # one of the two failures.
+        # Without the GIL the task may end, or its body may raise, right after the look at `value`. Then it is cancelled
+        # all the same, and has one of the two failures. Nobody but its dependents can have seen its result yet, since
+        # this thread has not taken its end in.
         if task.settled or task.value is None or task.failure is not None:  # its body has raised: that counts
             return False
         task.failure = failure

@@ -1,12 +1,12 @@
 """The scheduler as a plain state machine. Tasks, completions and cancellations go in; launches and notices come out.
 
-The engine knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread.
-Everything that the engine needs from outside it asks of its `Host`, and of the streams of its lanes.
+The engine knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread. For
+everything else the engine asks its `Host`, and the streams of its lanes.
 
 An operation reaches its result in one of four ways:
 
 - at once: it never becomes a task (`tensors.issue`);
-- in its turn on the event loop's thread, as a quick task (`_run_here`);
+- in its turn on the event loop's thread (`_run_inline`);
 - on a stream (`_launch`);
 - on a remote device, which looks the same from here.
 
@@ -48,28 +48,29 @@ from typing import Any, ClassVar, Final, TypeVar, cast
 from weakref import ref
 
 from ..errors import QueueFull, TaskTooLarge
-from .admission import Admission, place
+from .admission import Admission, link_dependencies, place
+from .audit import failure_above
 from .completions import Completions
 from .endings import Endings
 from .failure import Failure
 from .instrument import Host
 from .ledger import Ledger, Limits
-from .model import DONE, LAUNCHED, PENDING, Lane, Scope, Task, Value, failure_above
+from .model import DONE, LAUNCHED, PENDING, Lane, Scope, Task, Value
 from .tenants import Scopes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The most rounds of one dispatch while the streams keep up with it, and the most tasks that run in it. Then the event
-# loop gets a turn. The first is a guess. With four times as many tasks each costs 5% less, and others wait 0.5 ms
-# longer.
+# The most rounds of one dispatch, as long as completions keep coming in, and the most tasks that run in it on this
+# thread. Then the event loop gets a turn. The first is a guess. With four times as many tasks each costs 5% less, and
+# others wait 0.5 ms longer.
 _MOST_ROUNDS: Final = 4
-_MOST_HERE: Final = 64
+_MOST_INLINE: Final = 64
 
 
 def whole(method: F) -> F:
     """Make a method of the engine a whole change: see the head of this file.
 
-    In the middle of another change, the method is put off and returns True.
+    While another change is under way, a call is put off, and returns True.
     """
 
     @wraps(method)
@@ -133,9 +134,9 @@ class Engine:
         ledger, completions = self.ledger, self.completions
         if completions.items and not hold and not ledger.busy:
             self.drain()
-        # Whether there is room for it beside everything charged or promised. If so, it can run under its limit, since
-        # its inputs are charged already, or will be. (The used bytes are below zero between the drop of a result that
-        # was larger than its task's cost and the end of that task.)
+        # Whether there is room for it beside everything that is charged or pending. If so, it can run under its limit,
+        # since its inputs are among that. (The used bytes are below zero between the drop of a result that was larger
+        # than its task's cost and the end of that task.)
         account = task.scope.account
         fits = account.limit is None or 0 <= account.used <= account.limit - ledger.pending_bytes - task.cost
         if not fits:
@@ -168,8 +169,8 @@ class Engine:
         # While a scan for fitting tasks may run, every drop must go through `completions`
         completions.immediate_thread = 0
         alone = not task.after and (task.reads.task is None if type(task.reads) is Value else not task.reads)
-        failed = None if alone else _link_dependencies(task)
-        # `Ledger.idle`, written out, and what the task itself may wait for
+        failed = None if alone else link_dependencies(task)
+        # `Ledger.idle`, written out; and the task itself waits for nothing
         if (
             not ledger.pending
             and ledger.in_flight < ledger.slots
@@ -177,7 +178,7 @@ class Engine:
             and failed is None
             and not (hold or task.blockers)
         ):
-            if task.plan.small and task.lanes[0].loop is not None:
+            if task.plan.quick:
                 self._run_or_launch(task, False, 1)
             else:
                 self._launch(task, False)
@@ -200,13 +201,13 @@ class Engine:
         """Raise TaskTooLarge for a task that could never run under its limit."""
         account, cost = task.scope.account, task.cost
         if task.after is not None and task.value is not None and task.plan.overwrites:
-            cost -= task.value.nbytes  # it waits until it can write over its first input
+            cost -= task.value.nbytes  # at worst it waits until it can write over its first input
         limit = account.limit
         if limit is None:
             return
         if cost + sum([value.owner.nbytes for value in task.inputs]) <= limit:
             return
-        owners = {v.owner for v in task.inputs}  # without values held outside, which take nothing from this account
+        owners = {v.owner for v in task.inputs}  # those charged outside of this account take nothing from it
         needed = cost + sum(owner.nbytes for owner in owners if account.covers(owner.account))
         if needed > limit:
             unknown = any(value.meta is not None and not value.meta.known for value in task.inputs)
@@ -249,8 +250,8 @@ class Engine:
         completions, ledger, lacking = self.completions, self.ledger, False
         for turn in range(_MOST_ROUNDS):
             self._take_in()
-            while ledger.pending and ran < _MOST_HERE and not self._postponed and (task := self.admission.next()):
-                ran += self._run_or_launch(task, True, _MOST_HERE - ran)
+            while ledger.pending and ran < _MOST_INLINE and not self._postponed and (task := self.admission.next()):
+                ran += self._run_or_launch(task, True, _MOST_INLINE - ran)
             if self._endings.notices:
                 self._endings.notify()
             # Flags first, a look at the deque second: see `completions`.
@@ -258,7 +259,7 @@ class Engine:
             completions.threshold = ledger.in_flight // 2 or 1
             completions.wants_bytes = lacking = completions.wants_slots and not ledger.full
             arrived = len(completions.items)
-            if ran >= _MOST_HERE or (turn == _MOST_ROUNDS - 1 and arrived):
+            if ran >= _MOST_INLINE or (turn == _MOST_ROUNDS - 1 and arrived):
                 completions.notify()
                 return None
             if self._postponed:
@@ -295,19 +296,19 @@ class Engine:
     def _run_or_launch(self, task: Task, queued: bool, most: int) -> int:
         """Run the next task here, with others behind it, or launch it on a lane. Returns how many ran here."""
         ran, elsewhere = 0, task
-        if task.plan.small and task.lanes[0].loop is not None:
+        if task.plan.quick and task.lanes[0].loop is not None:
             lane = self._host.loop_lane(task)
             if lane is not None and not self._host.quiet_in_use():
-                ran, elsewhere = self._host.quietly(self._run_here, task, lane, queued, most)
+                ran, elsewhere = self._host.quietly(self._run_inline, task, lane, queued, most)
                 queued = True
         if elsewhere is not None:
             self._launch(elsewhere, queued)
         return ran
 
-    def _run_here(self, task: Task | None, lane: Lane | None, queued: bool, most: int) -> tuple[int, Task | None]:
+    def _run_inline(self, task: Task | None, lane: Lane | None, queued: bool, most: int) -> tuple[int, Task | None]:
         """Run the next task on this thread, and the tasks after it while they may run here.
 
-        Nothing scans for fitting tasks while a body runs, so drops may take the shortcut: see `completions`.
+        No scan for a fitting task is under way while a body runs, so drops may take the shortcut: see `completions`.
 
         Returns how many ran, and the next task if it must go elsewhere.
         """
@@ -323,13 +324,13 @@ class Engine:
                 task.lane, queued = lane, True
                 if observer is not None:
                     observer.task_launched(task)
-                lane.device.run_here(task)
+                lane.device.run_inline(task)
                 if task.plan.seconds:
                     self._host.spend(task.plan.seconds)
                 self._endings.ended(task)
                 ran += 1
                 task = self.admission.next() if ran < most and not self._postponed else None
-                lane = self._host.loop_lane(task) if task is not None and task.plan.small else None
+                lane = self._host.loop_lane(task) if task is not None and task.plan.quick else None
         finally:
             if self.ledger.unfinished:
                 completions.immediate_thread = 0
@@ -376,8 +377,8 @@ class Engine:
     def cancel(self, task: Task, failure: Failure) -> bool:
         """Cancel a task in any state, and its dependents. Returns whether it had not ended yet."""
         markable = task.move is None or (task.state != PENDING and task.value is None)
-        # In the middle of another change the task may be launched, and end, before the cancellation is made. So it is
-        # marked now, and its waiters are called later.
+        # In the middle of another change the cancellation is put off, and the task may be launched, and end, before it.
+        # So the task is marked now. Its waiters are called later.
         if self.ledger.busy and markable and not self._endings.mark_cancelled(task, failure):
             return False
         return self._cancel(task, failure)
@@ -416,8 +417,8 @@ class Engine:
 
     @whole
     def grant_reserve(self, scope: Scope, claim: Value) -> None:
-        """Make the bytes of a claim, charged to an unused scope's account, the reserve of that scope, which has a queue
-        of its own."""
+        """Turn the bytes of a claim, charged to the scope's account, into the scope's reserve. The scope must be unused
+        and have a queue of its own."""
         assert scope.parent is None or scope.queue is not scope.parent.queue, "the tasks of a queue have one account"
         assert not scope.tasks
         assert not scope.children
@@ -441,27 +442,12 @@ class Engine:
 
     @whole
     def close_scope(self, scope: Scope, error: BaseException | None = None) -> None:
-        """Take a finished scope, which an error has left, out of the tree, and charge its remaining bytes to its parent
-        in the same step."""
+        """Take a finished scope out of the tree, and charge its remaining bytes to its parent in the same step.
+
+        Args:
+            error: the exception that left its block, if any.
+        """
         if scope.tasks:  # a finaliser's task, put off until now: the scope closes after it
             self.scopes.end(scope)
         else:
             self.scopes.close(scope, error)
-
-
-def _link_dependencies(task: Task) -> Failure | None:
-    """Make a task wait for its inputs, and for the readers of buffers it writes over. Returns an input's failure."""
-    failed, reads = None, task.reads
-    for value in (reads,) if type(reads) is Value else reads:
-        producer = value.task
-        if producer is None:
-            continue
-        if producer.state < DONE:
-            failed = producer.failure or failed
-            producer.add_dependent(task)
-        else:
-            failed = value.failure or failed
-    for reader in task.after or ():
-        if reader.state < DONE:
-            reader.add_dependent(task)
-    return failed

@@ -1,8 +1,7 @@
 """The failure of a task: its exception, whether anybody has seen it, and its path to dependents.
 
-Copies of exceptions to be raised, and clearing the frames that a stored exception would keep alive.
-
-A scope's unseen failures, which its end or a barrier reports.
+Here are also the copies of exceptions that are raised, the clearing of frames that a stored exception would keep alive,
+and a scope's unseen failures, which its end or a barrier reports.
 """
 
 from __future__ import annotations
@@ -134,8 +133,8 @@ class Failure:
     depth: int = 0
     seen: bool = False
     keeper: Any = None  # where an unseen root is kept or counted: see `Unseen`
-    seq: int = 0
-    _root: Failure | None = None  # never itself: that would pin frames until the collector runs
+    seq: int = 0  # the number of its task, for a root that is recorded
+    _root: Failure | None = None  # None for a root: a reference to itself would pin frames until the collector runs
     _notes: list[Any] = field(default_factory=list)
     _traceback: TracebackType | None = None
     _context: BaseException | None = None
@@ -150,8 +149,8 @@ class Failure:
         """The failure of a body that raised `exception`. Drops the locals of the frames in its traceback.
 
         Args:
-            frames: keep the traceback, as for a user's function. A frame keeps its callers and their variables: the
-                user's on the event loop's thread, those that hold the task on a stream's thread.
+            frames: keep the traceback, as for a user's function. Frames keep their callers alive, with their variables:
+                on the event loop's thread those of the user, on a stream's thread those that hold the task.
         """
         try:
             clear(exception)
@@ -182,7 +181,7 @@ class Failure:
         return Failure(self._exception, name, site, self)
 
     def alongside(self, name: str, site: CallSite | None) -> Failure:
-        """The failure of a task that is no dependent and ends for the same reason. Each is reported once."""
+        """The failure of a task that ends for the same reason, and is no dependent. Only their root is reported."""
         failure = Failure(self._exception, name, site)
         failure._root = self.root
         return failure
@@ -215,7 +214,7 @@ class Failure:
 
     @property
     def error(self) -> BaseException:
-        """The same copy, for instruments. Does not count as seeing the failure."""
+        """A copy as `exception` gives, for instruments. Does not count as seeing the failure."""
         root = self.root
         return copied(self._exception, root._traceback, root._context, root._notes + self._path())
 

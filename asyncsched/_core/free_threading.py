@@ -1,33 +1,35 @@
-"""Counts of references: what a Python that is built to run without the GIL, its global lock, asks; how one is read.
+"""Reference counts: making them prompt on a Python that is built without the GIL, and reading them on any.
 
-Theory of operation. On such a *build* each object has two counts of references: one of the thread that made it, its
-owner, and one of all others. If another thread drops the last reference, CPython leaves the end of the object to the
-owner, which comes to it when it next runs Python: a stream that sleeps does so after its next task. (The same with
-`PYTHON_GIL=1`: so what is decided here is decided by the build.) Bytes would come back late. Two things keep them from
-that:
+Theory of operation. On a free-threaded *build* each object has two reference counts: one of the thread that made it,
+its owner, and one of all other threads. If another thread drops the last reference, CPython leaves it to the owner to
+destroy the object. The owner does so when it next runs Python: a stream that sleeps, after its next task. (That holds
+with `PYTHON_GIL=1`, too. So everything here depends on the build, and not on the setting.) Bytes would come back late.
+Two things prevent that:
 
-- *Merged at birth.* What is made here and often dropped by another thread has its two counts merged when it is made, as
-  CPython does at the end of an owner. From then on nobody owns it, and whoever drops it last ends it, at once. There is
-  no function for that, so `merge` writes into the head of the object, whose layout is that of `struct _object` in
-  CPython's `Include/object.h`. It is used in the versions in `_TRIED`, if a look at an object finds what is expected.
-- *Looking up.* A stream that rests looks up every `LOOK` seconds while arrays are out, and so does the loop's thread
-  while a task lacks bytes. Then they end what was left to them. This is for what others made, and might have shown to
+- *Merged at birth.* Objects that are made here and often dropped by another thread get their two counts merged when
+  they are made, as CPython does at the end of a thread. From then on nobody owns the object, and whoever drops the last
+  reference destroys it, at once. There is no function for that, so `merge` writes into the head of the object, whose
+  layout is that of `struct _object` in CPython's `Include/object.h`. It does so in the versions in `_TRIED`, if a test
+  object looks as expected.
+- *Looking up.* An idle stream wakes every `LOOK` seconds while arrays are out, and so does the loop's thread while a
+  task lacks bytes. Then each destroys what was left to it. This is for objects that others made, and may have shown to
   other threads already: a function's result, unless it is an array that nobody else holds.
 
-What nobody can help: an object is left to a thread that runs one long call in C, or to a sleeping one of the user's.
+Neither helps if the owner is in one long call in C, or is a sleeping thread of the user's.
 
 Only an object that no other thread has seen may be merged: another thread's change of its count could be lost. `merge`
-makes no call from its look at the counts on. So no collection, and no search of the heap for objects, comes in between:
-both wait until each thread is in a call, or between two loops.
+makes no call once it has looked at the counts. So no garbage collection and no search of the heap comes in between:
+both wait until each thread is in a call, or between two iterations of a loop.
 
-Tried: deferred counts (`PyUnstable_Object_EnableDeferredRefcount`), which only the collector ends. Streams that look
-up, alone: bytes come up to `LOOK` late, and each task of a chain takes a new buffer meanwhile.
+Tried: deferred counts (`PyUnstable_Object_EnableDeferredRefcount`): only the collector destroys such objects. Looking
+up alone: bytes come up to `LOOK` late, and each task of a chain takes a new buffer meanwhile.
 
-*Reading.* A search for holders has found all of an object if they account for its whole count. `sys.getrefcount` counts
-every holder, and also the references of the question itself: variables, which some versions of CPython count and others
-(3.14, which borrows) may not; and arguments of a Python function, which the caller may or may not keep, above all under
-a debugger. So the object is in no variable and no argument here: it is fetched out of a container only for the call
-into C. `_calibrated` measures at import how much that call adds, with objects whose holders are known.
+*Reading.* A search for an object's holders is complete if they account for its whole reference count.
+`sys.getrefcount` counts every holder, but also references of the question itself: variables, which some versions of
+CPython count and others (3.14, which borrows) may not; and arguments of a Python function, which the caller may or may
+not keep, above all under a debugger. So `references` has the object in no variable and no argument: it fetches it out
+of a container only for the call into C. `_calibrated` measures at import how much that call adds, with objects whose
+holders are known.
 
 The caller keeps the object in a container and in no variable: `references(values, i)`, or `references([node.thing],
 0)`, where the new list counts as one.
@@ -55,7 +57,7 @@ _MANY: Final = 1 << 16  # references that no new object has; the count of an imm
 
 
 def merged_at_birth(make: F) -> F:
-    """A function or class whose new results are merged. On other builds it is the function itself."""
+    """The function or class, with its new results merged. On a build with the GIL it is returned as it is."""
     if not FREE_THREADED:
         return make
 
@@ -101,14 +103,14 @@ if FREE_THREADED:
         return cast(int, _head_of(id(thing)).local)
 
     def _alone() -> int:
-        """The owner's count, inside of a function, of an object that only a variable of its caller holds."""
+        """The owner's count that `_count` finds for an object that only a variable of its caller holds."""
         thing = {1}
         return _count(thing)
 
     _ALONE = _alone()
 
     def _merge_if_unknown(thing: object) -> None:
-        if _head_of(id(thing)).local == _ALONE:  # as in `_count`
+        if _head_of(id(thing)).local == _ALONE:  # read in a call as deep as that of `_count`
             _merge(thing)
 
     def _as_expected() -> bool:
@@ -130,13 +132,14 @@ if FREE_THREADED:
 
 
 def _leave(thing: object) -> None:
-    """Where the layout is not known, or the build is another."""
+    """In place of `merge`, where the layout is not known, or the build has the GIL."""
 
 
 MERGES: Final = FREE_THREADED and _as_expected()  # whether `merge` does anything
-# Has whoever drops a new object last end it. No other thread may know the object yet.
+# Have whoever drops the last reference to a new object destroy it. No other thread may know the object yet.
 merge: Final[Callable[[object], None]] = _merge if MERGES else _leave
-# The same for what somebody else made on this thread and may have kept, if only a variable of the caller's holds it.
+# The same, if only a variable of the caller's holds the object. For one that somebody else made on this thread, and may
+# have kept.
 merge_if_unknown: Final[Callable[[object], None]] = _merge_if_unknown if MERGES else _leave
 
 _asking = 0  # references that the question itself adds
@@ -145,8 +148,7 @@ _asking = 0  # references that the question itself adds
 def references(holder: Sequence[object], index: int) -> int:
     """The number of references to `holder[index]`, including that of `holder`.
 
-    If this interpreter's counts are not understood, the number is huge. Then nothing is written in place, and every
-    object counts as held outside.
+    If this interpreter's counts are not understood, the number is huge: every object counts as held outside.
     """
     return sys.getrefcount(holder[index]) - _asking
 

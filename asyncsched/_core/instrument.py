@@ -1,7 +1,7 @@
-"""What the engine asks and tells outside: its host, and the events of a scheduler as callbacks.
+"""The outside of the engine: `Host`, which it asks; and `Instrument`, which is told of events by callbacks.
 
-The second is the interface of traces, live views and guards. Without an instrument each event costs one comparison. The
-engine and the streams call one observer, which forwards to all instruments (`runtime.instruments`).
+Traces, live views and guards are instruments. Without an instrument each event costs one comparison. The engine and the
+streams call one observer, which forwards to all instruments (`runtime.instruments`).
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ EVENTS = tuple(name for name in vars(Instrument) if not name.startswith("_"))
 
 
 class Host:
-    """The runtime, or a stand-in for it, for which the methods here are enough.
+    """What the engine needs from outside: the runtime. These defaults are enough for an engine by itself.
 
     Attributes:
         clock: returns seconds.
@@ -218,7 +218,10 @@ class Host:
         return function(*args)
 
     def on_stuck(self, tasks: Sequence[Task]) -> None:
-        """Take note of the stuck tasks; () if there are none. Called after each change."""
+        """Take note of the stuck tasks; empty if there are none.
+
+        Called after each dispatch that leaves pending tasks and a free slot, and once when no task is stuck any more.
+        """
 
     def on_overrun(self, task: Task, site: CallSite) -> None:
         """Take note that a task, of this line, made more than it was charged, and tracked bytes are above the limit."""

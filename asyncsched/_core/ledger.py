@@ -1,8 +1,9 @@
-"""The counts and charges of a scheduler. Only this file changes them; everybody reads them here.
+"""The counts and charges of a scheduler. They change here, and everybody reads them here.
 
-For speed, two places repeat its code: `tensors.issue.run_at_once` charges an operation that runs at once as
-`Ledger.charge_at_once` does (a test compares the two), and `Value.__del__` gives back the bytes of a dropped result
-(see `completions`).
+Exceptions. For speed, `tensors.issue.run_at_once` charges an operation that runs at once as `Ledger.charge_at_once`
+does (a test compares the two), and `Value.__del__` and `Completions.dropped` give back bytes by the shortcut (see
+`completions`). The stream that ran a task sets what its value keeps of the cost (`Value.charge`, see
+`devices.execution`). After an interruption `Endings.abandon_all` clears the counts of scopes.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Ledger:
         observer: told of every transition, if there is one.
         op_observer: the same, if operations that run at once are asked for.
         scope_observer: the same, if scopes are asked for.
-        numbers: operations that run at once have numbers, since somebody may be told these.
+        numbers: whether operations that run at once get numbers: an instrument may be told them.
         drop_observer: the same, if drops are asked for. Without it they take the shortcut: see `completions`.
     """
 
@@ -95,7 +96,7 @@ class Ledger:
         self.waiting: dict[Account, None] = {}  # accounts with pending tasks
 
     def observe(self, observer: Instrument | None, events: Collection[str]) -> None:
-        """Tell an observer everything. Only these events are asked for."""
+        """Tell an observer of tasks, and of the other events that are in `events`."""
         self.observer = observer
         self.op_observer = observer if "op_ran_inline" in events else None
         self.scope_observer = observer if not _OF_SCOPES.isdisjoint(events) else None
@@ -197,7 +198,7 @@ class Ledger:
         account.changed = True
 
     def relieve(self, task: Task) -> bool:
-        """Take the output of a task that is not charged yet out of its cost, if it will write over its first input.
+        """Lower the cost of a task that is not charged yet by its output, if it will write over its first input.
 
         Returns whether it did.
         """
@@ -215,9 +216,11 @@ class Ledger:
     def _give_back(self, value: Value) -> None:
         """Give back the charge for a value that a launched task makes, if the task will write over its first input.
 
-        Then the same for that input, and so on: what an expression made on its way is dropped only after its end.
+        Then do the same for that input, and so on: an intermediate result of an expression loses its handle only once
+        the task that reads it was submitted.
 
-        The task may have begun meanwhile, and decided by itself. Who takes out what its list holds decides.
+        The task may have begun meanwhile on its stream, which then decides by itself. Whoever pops the item of
+        `Task.in_place` decides.
         """
         while (task := value.task) is not None and task.state == LAUNCHED:
             reads, undecided = task.reads, task.in_place
@@ -235,8 +238,8 @@ class Ledger:
 
     @staticmethod
     def _writes_over(task: Task) -> bool:
-        """Whether a task will certainly write over its first input: nobody else holds that, which never changes again
-        (see `ownership`), and it has a buffer of the output's form, charged to the same account."""
+        """Whether a task will certainly write over its first input. Nobody else holds that, which stays so (see
+        `ownership`), and it has a buffer of the output's form, charged to the same account."""
         value, reads = task.value, task.reads  # read once: the stream's thread clears them
         if value is None or not reads or not task.plan.overwrites or task.move is not None:
             return False
@@ -282,8 +285,10 @@ class Ledger:
             self.peak_bytes = self.account.used
 
     def leave(self, task: Task) -> None:
-        """Stop counting a task as unfinished: its state says how it ended. One that was launched had a slot, which is
-        free now, and bytes that its result did not keep."""
+        """Stop counting a task as unfinished: its state says how it ended.
+
+        If it was launched, its slot is free now, and so are the bytes that its result did not keep.
+        """
         scope = task.scope
         if task.lane is not None:
             account, refund = scope.account, task.refund
@@ -365,7 +370,7 @@ class Ledger:
         outer.used += account.used - scope.reserve
         outer.in_flight += account.in_flight
         if account.pending:
-            outer.least = outer.least_claim = 0  # at most the lowest in either
+            outer.least = outer.least_claim = 0  # a lower bound for the costs in both accounts
             outer.pending += account.pending
             outer.claims += account.claims
             del self.waiting[account]

@@ -1,9 +1,9 @@
 """The scheduler's data: tasks and the values they make, streams, scopes, and accounts of bytes.
 
-A value knows its bytes, its place in memory and the line that asked for it. A task knows its
-state, its failure and how it runs. While a task is unfinished, task and value refer to each other. The stream clears
-`task.value` when the result exists, so that a result without handles is freed at once. Whoever next finds the task done
-clears `value.task`. The value of a failed task keeps that reference, since the task has the failure.
+A value knows its bytes, its place in memory and the line that asked for it. A task knows its state, its failure and how
+it runs. While a task is unfinished, task and value refer to each other. The stream clears `task.value` when the result
+exists, so that a result without handles is freed at once. Whoever next finds the task done clears `value.task`. The
+value of a failed task keeps that reference, since the task has the failure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAILED: Final = 3
 CANCELLED: Final = 4
 STATE_NAMES: Final = ("pending", "launched", "done", "failed", "cancelled")
 
-UNKNOWN_SECONDS: Final = 1e-3  # for a function, for example: long enough for a hop to another stream
+UNKNOWN_SECONDS: Final = 1e-3  # the estimate for a function, say: long enough to be worth a hop to another stream
 
 # Called with a task at each change of its state (launched, settled, ended), until it returns True.
 Waiter = Callable[[Any], bool]
@@ -42,8 +42,8 @@ Waiter = Callable[[Any], bool]
 class Value:
     """The result of a task, present or still to come. Handles, views and tasks that read it hold it.
 
-    When nobody needs it any more, CPython calls `__del__`, which reports that the bytes are free. Who may write over it
-    until then is told by its `holders`, see `ownership`. `new_value` makes a value.
+    When nobody needs it any more, CPython calls `__del__`, which reports that the bytes are free. Until then its
+    `holders` tell whether a task may write over it, see `ownership`. `new_value` makes a value.
 
     In a dead cycle the collector calls all finalisers, in any order, before it clears any object. So others may still
     read the array or keep it. A pool's buffer counts as escaped then: it is charged until its array dies, and never
@@ -64,9 +64,9 @@ class Value:
     escaped: bool  # the array may be held outside: the buffer is never recycled
     seq: int  # the number of its task, if an instrument was attached then
     given: ref[Any]  # the array handed to the user; unset for most values
-    # Errors that only the device can detect, see `devices.deferred_errors`; mostly unset
+    # Errors that only the device can detect, see `devices.cuda.deferred_errors`; mostly unset
     deferred_errors: tuple[Any, ...]
-    holders: list[Any] | None  # an entry for each holder, see `ownership`; None: nobody counts
+    holders: list[Any] | None  # an entry for each holder, see `ownership`; None: they are not counted
 
     @property
     def failure(self) -> Failure | None:
@@ -150,8 +150,8 @@ def new_value(
 class Lease:
     """Holds a value for somebody outside the engine, until it is dropped. Handles are leases, too.
 
-    A frame that reads a handle and goes on with the value keeps `_entry` as long: a finaliser may move the handle to
-    another value at any step.
+    A frame that goes on with the value of a handle must keep the lease's `_entry` as long: a finaliser may move the
+    handle to another value at any step.
     """
 
     __slots__ = ("_entry", "_value")
@@ -174,9 +174,9 @@ class Plan(Protocol):
     name: str  # of the operation, or the function
     estimate: float = UNKNOWN_SECONDS  # that a stream of the host needs for it
     on_card_seconds: float = UNKNOWN_SECONDS  # the same for a stream of a CUDA card
-    shares_event: bool = False  # whether it states its launches on a card, and has no errors that are known later
-    small: bool = False  # whether it is quick: it may run on the event loop's thread
-    seconds: float = 0.0  # for which it would hold that thread, beyond the usual cost of a task
+    shares_event: bool = False  # on a card: whether the number of its launches is known, and it has no deferred errors
+    quick: bool = False  # it takes less time than a hop to a stream: it may run on the event loop's thread
+    seconds: float = 0.0  # how long it would hold that thread, beyond the usual cost of a task
     overwrites: bool = False  # whether its result may be written over a first input of the same form
     alone: float = inf  # seconds on one thread, where these alone say whether other threads share it
 
@@ -187,7 +187,7 @@ class CallPlan(Plan):
 
     name: str
     estimate: float = UNKNOWN_SECONDS
-    small: bool = False
+    quick: bool = False
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
@@ -206,18 +206,20 @@ class Task:
     args: Any  # the arguments, with a reference by place for each input; None if they are the inputs
     options: Any
     lanes: Sequence[Lane]  # the streams it may run on; empty for a claim, which takes no slot either
-    cost: int  # bytes of output and workspace, charged at admission; not in the plan, since a commit moves them
+    cost: int  # bytes of output and workspace, charged at admission; may change: see `Ledger.relieve` and `Move.charge`
     after: Sequence[Task] | None = None  # it begins after the ends of these, too
     # (input's place, value): it writes the value over that input's buffer
     takes: Sequence[tuple[int, Value]] = ()
     context: Any = None
     move: Any = None  # its part in a commit
-    # Whether it writes over its first input, so that its output takes no bytes. [None]: not known when it was launched.
-    # []: the ledger has decided that it does. A pair: it did, and gives back so many bytes of the value of that number.
+    # Whether it writes over its first input, so that its output takes no bytes of its own:
+    # - None: it does not, or nobody has asked; [None]: it is launched, and whoever pops the item decides;
+    # - []: the ledger has decided that it does;
+    # - (bytes, number): it did, and these bytes, of the input that the task of this number made, come back at its end.
     in_place: Any = None
     returned: int = 0  # bytes of its cost that were given back while it was launched
     refund: int = 0  # bytes to return when it ends: the part of `cost` that the value did not keep
-    seq: int = 0
+    seq: int = 0  # its number in the order of submission
     state: int = PENDING
     expedited: bool = False  # queued before the rest of its scope
     blockers: int = 0  # producers that are not launched yet
@@ -296,7 +298,7 @@ class Task:
             task.blockers += 1
 
     def unblock_dependents(self) -> None:
-        """Let its dependents be launched, since it is: streams wait for streams."""
+        """Count for its dependents that it is launched: they need not wait here, since streams wait for streams."""
         for dependent in self.dependents:
             dependent.blockers -= 1
             account = dependent.scope.account
@@ -315,7 +317,7 @@ class Task:
         return self.state >= DONE or self.cancelled
 
     def only_follows(self, other: Task) -> bool:
-        """Whether it waits only for the end of `other`, in whatever state, and reads nothing from it."""
+        """Whether it waits only for the end of `other`, however that ends, and reads nothing from it."""
         return self.after is not None and other in self.after
 
     def let_go(self) -> None:
@@ -332,18 +334,6 @@ class Task:
 
     def __repr__(self) -> str:
         return f"<{self.name} #{self.seq} {STATE_NAMES[self.state]}>"
-
-
-def failure_above(reads: Any) -> Failure | None:
-    """The first failure among the producers of a value, or of several."""
-    if type(reads) is Value:  # the most frequent case: a loop would take twice as long
-        producer: Task | None = reads.task
-        return None if producer is None else producer.failure
-    for value in reads:
-        producer = value.task
-        if producer is not None and producer.failure is not None:
-            return producer.failure
-    return None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -387,8 +377,8 @@ class Account:
     least: int = 0  # at most the lowest cost of a pending task that needs a slot
     least_claim: int = 0  # at most the lowest cost of a pending claim
     closed: bool = False  # its bytes are its parent's now
-    queue: Any = None  # the one that the last of its pending tasks joined
-    line: Any = None  # those who wait to reserve from it; opaque here
+    queue: Any = None  # the queue that one of its tasks joined last
+    line: Any = None  # the `Line` of claims that wait to reserve from it, see `runtime.rates`; opaque here
     relieve: Callable[[Task], bool] = lambda task: False  # `Ledger.relieve`
 
     def has_room(self, task: Task) -> bool:
@@ -399,7 +389,7 @@ class Account:
         return not task.cost and (task.context is None or task.options is not None)
 
     def make_fit(self, task: Task) -> bool:
-        """Have a pending task that lacks room cost what it turns out to need. Returns whether it has room."""
+        """Whether a pending task has room. If it lacks room, it may turn out to need no bytes: see `Ledger.relieve`."""
         return self.has_room(task) or (self.relieve(task) and self.has_room(task))
 
     def starved(self, full: bool) -> bool:
@@ -447,7 +437,7 @@ class Scope:
     grows: bool = False  # it is one of those scopes
     preempted: bool = False  # it was told to give its reserve back
     entered_by: Any = None  # a weak reference to the task that will leave it; opaque here
-    entered_earlier: Any = None  # the tasks there were when another one left it, as a weak set; opaque here
+    entered_earlier: Any = None  # a weak set: the tasks that existed when it was left early or by another; opaque here
     deadline: float = inf  # by time.monotonic: a loop's own clock may stand still during a callback
     # Nothing more will be submitted. It closes when its tasks are finished and its failures reported.
     ended: bool = False

@@ -1,4 +1,4 @@
-"""Who holds a value's buffer: the holders say so themselves, when they begin and when they end.
+"""Who holds a value's buffer: each holder counts itself in when it begins, and out when it ends.
 
 Theory of operation. A task may write over the buffer of a value that it reads if it is the only *holder*. A value has a
 list of its holders, `Value.holders`, with one entry for each:
@@ -9,7 +9,7 @@ list of its holders, `Value.holders`, with one entry for each:
 
 If all entries are a task's own reads, and the array has not *escaped* (it never left the scheduler), that stays so:
 only a holder can bring in another one. So any thread may ask. Appending to a list and popping from it are single steps,
-with Python's global lock and without it, and no count of Python's references is read.
+with the GIL and without it. No reference count of Python's is read.
 
 An entry must not end too early. In a dead cycle the collector calls all finalisers before it clears any object, and any
 of them may read a handle or keep it. So an `Entry` whose finaliser the collector calls (`gc.is_finalized` says so) only
@@ -17,10 +17,10 @@ hands its place in the list to a new entry, and keeps that. The new one is none 
 found dead, so it ends when the first is cleared: after all finalisers, and only if none of them kept the handle.
 
 A pending task that lacks bytes needs none once it is the only holder of an input that it can write over: see
-`Ledger.relieve`. Until then the first entry has a weak reference to it (`watch`). Whoever takes another entry out sees
-that, and reports it, so that the task is looked at again.
+`Ledger.relieve`. Until then the first entry in the list has a weak reference to the task (`watch`). Whoever takes
+another entry out sees that, and reports the task, so that it is looked at again.
 
-Small values have no list. They are never written over, and the count would cost more than the buffer.
+Small values have no list. They are never written over, and the list would cost more than the buffer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Entry:
     def __del__(self) -> None:
         try:
             holders = self.holders
-        except AttributeError:  # a signal's exception came while it was being made: a holder too many is left
+        except AttributeError:  # a signal's exception came while this was being made: one entry too many stays
             return
         if is_finalized(self):  # by the collector
             later = _new_entry()
@@ -84,7 +84,7 @@ def enter(holders: list[Any]) -> Entry:
 
 
 def take_out(holders: list[Any]) -> None:
-    """Take one entry out of a list of holders. Which one does not matter, but the first goes last."""
+    """Take one entry out of a list of holders: the last, since all are alike but the first, which may be watched."""
     holders.pop()
     for first in holders:
         if first is not None and len(holders) <= _FEW:
@@ -99,7 +99,7 @@ def _take_out_again(holders: list[Any]) -> None:
 
 
 def watch(value: Held, task: Any) -> None:
-    """Have a pending task, one of a value's holders, reported when only a few holders are left, and fewer."""
+    """Have a pending task, one of a value's holders, reported each time a holder goes and only a few are left."""
     assert value.holders is not None
     if value.holders[0] is None:
         value.holders[0] = {}

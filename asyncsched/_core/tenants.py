@@ -1,12 +1,12 @@
-"""Scopes and their tenants: these share admissions by cost within a priority class; the scopes of one take turns.
+"""Tenants share admissions by cost within a priority class. The scopes of one tenant take turns.
 
 Theory of operation. There are three levels. Each asks the one below for a task that can go now, and takes the first:
 
 - `Admission` asks the classes (`Priority`), the highest first; its head says how low classes are kept from starving.
 - A class asks its tenants in the order of a `FairQueue`, and charges the tenant that had a task.
 - A tenant asks the queues of its scopes round robin: the queue just asked goes last, whether its head can go or not.
-  Scopes with a deadline take turns with the others, too. But in such a turn the oldest of them goes, whose turn it ever
-  is: if all got equal shares, all would be late together.
+  Scopes with a deadline take turns with the others, too. But when it is the turn of any of them, the oldest goes: if
+  all got equal shares, all would be late together.
 
 Only queues with pending tasks take part. While just one queue has any, as in most programs, `Admission` takes its head,
 and neither rotates nor charges.
@@ -29,11 +29,12 @@ Three rules:
 
 1. *Nobody saves up.* A member that was passed over or away begins where the clock is.
 2. *Nobody leaves a debt behind.* A member keeps its mark when it leaves. If it comes back before the clock has got
-   there, it goes on from its mark. An owner may drop a member, and its mark, only when the member is next in line.
+   there, it goes on from its mark. An owner that drops a member forgives the debt, unless the member is next in line.
+   (The named tenants of the last `_REMEMBERED` scopes are kept.)
 3. *Newcomers without end starve nobody.* If each newcomer started at the clock, it would go before all members that
    have paid for something, and the clock would stand still. So a newcomer's mark is ahead of the clock, by half of the
    item that goes at present. This entry mark moves on once the clock has reached it. (If it were ahead by the whole
-   item, the member that has just gone could go twice, each time it comes with one item after another.)
+   item, a member whose items come one after the other could go twice before a newcomer.)
 
 So while two members always have something that can go, their costs over their weights differ by one item of each and
 half of the largest item of any member, or half a quantum, if that is less.
@@ -43,9 +44,9 @@ needs a quantum that suits the costs, rounds, and a way to skip rounds in which 
 quanta more, and endless newcomers starved members in debt. A heap instead of the sorted list: to find a member behind
 many that cannot go, all of these leave the heap and return; moving a thousand pointers is cheap.
 
-The queues in which tasks wait: the order of the tasks of one scope. A queue has four methods: `push`; `peek`, which
-changes nothing; `remove`, for the first task or any other; and iteration, in the order of admission. Work that goes
-past all queues asks `Ledger.idle`.
+The queues in which tasks wait: the order of the tasks of one scope. A queue is changed by `push`, and by `remove` of
+the first task or any other. `peek` shows the first, and iteration all in the order of admission. Work that goes past
+all queues asks `Ledger.idle`.
 
 The tree of scopes: how they are opened, ended and closed, and how a closing scope hands over its contents.
 """
@@ -81,7 +82,7 @@ class Queue:
     tenant: Any  # the `Tenant` whose share it is admitted from
     born: float = inf  # if its scope, or one around it, has a deadline: the older has the lower number
     live: int = 0  # pending tasks
-    since: int = 0  # the number of the task that was the first to wait here; all that wait now came with it or later
+    since: int = 0  # the number of the task that joined when none waited here; those that wait now have it or a higher
     in_rotation: bool = False  # whether its tenant serves it: only while other queues have pending tasks, too
     _expedited: deque[Task] = field(default_factory=deque)
     _tasks: deque[Task] = field(default_factory=deque)
@@ -212,16 +213,16 @@ def _order(member: Member) -> float:
 
 # In bytes: about as much as memory moves while a stream takes up one task, some tens of microseconds. A guess.
 QUANTUM: Final = 256 * 1024
-_REMEMBERED: Final = 1024  # tenants without a scope whose fair share is remembered; a guess
+_REMEMBERED: Final = 1024  # the last scopes with a named tenant, whose tenants are remembered with their marks; a guess
 
 
 class Share(NamedTuple):
-    """How a new scope shares admissions. A field that is None is inherited from the scope around it."""
+    """How a new scope shares admissions. None: as the scope around it."""
 
     tenant: Hashable | None = None  # whose work it is; if nobody around names one, the scope is a tenant of its own
     weight: float | None = None  # of the tenant, from now on
     priority: float | None = None  # the class: the higher goes first
-    deadline: bool = False  # it has one, so it goes before younger ones
+    deadline: bool = False  # whether it has one: of the tenant's scopes with a deadline the oldest goes first
 
 
 _AS_AROUND: Final = Share()
@@ -283,7 +284,7 @@ class Tenant(Member):
         return None
 
     def charge(self, queue: Queue, head: Task) -> None:
-        """The head of a queue goes, and its tenant is charged. Next time the queue is asked last."""
+        """Charge the tenant for the head of a queue, which goes. The queue is asked last from now on."""
         del self.queues[queue]
         self.queues[queue] = None
         if queue.born < inf:
@@ -319,7 +320,7 @@ class Scopes:
     def __init__(self, ledger: Ledger, close: Callable[[Scope], None]) -> None:
         self._ledger = ledger
         self._close = close
-        self._opened = 0  # those with a deadline, but those inside others
+        self._opened = 0  # scopes with a deadline, without those inside another such scope
         self.ordinary: Priority = Priority(0)
         self.root: Scope = Scope("root", Queue(Tenant(name=None, priority=self.ordinary)), ledger.account)
         self._classes: WeakValueDictionary[float, Priority] = WeakValueDictionary({0.0: self.ordinary})
@@ -393,7 +394,7 @@ class Scopes:
         scope.ended = True
         if self._ledger.scope_observer is not None:
             self._ledger.scope_observer.scope_left(scope)
-        if not (scope.tasks or scope.children or scope.unseen):  # as mostly; `over` looks at children, too
+        if not (scope.tasks or scope.children or scope.unseen):  # as mostly: `over`, without a look at children
             self.close(scope)
             return
         if parent.ended_children is None:
@@ -409,7 +410,7 @@ class Scopes:
             scope = ended.popleft()
             if scope.closed:
                 pass
-            elif scope.tasks or not scope.over():  # most often it has tasks, which is quicker asked
+            elif scope.tasks or not scope.over():  # tasks first: most often it has some
                 ended.append(scope)
             else:
                 self._close(scope)

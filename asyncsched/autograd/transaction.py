@@ -126,7 +126,7 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
     first = tasks[0].value
     assert first is not None
     truth = new_value(first.account, first.device, _TRUTH, 0, first.site)
-    gate = Task(tasks[0].scope, CallPlan(name, small=True), truth, None, (), (), None, lanes, 0)
+    gate = Task(tasks[0].scope, CallPlan(name, quick=True), truth, None, (), (), None, lanes, 0)
     all_of_it = Commit(gate)
     room = workspace = 0
     for task in tasks:

@@ -28,7 +28,7 @@ from ..scheduler import Scheduler
 from .graph import Sizes, in_order
 from .run import Run
 
-_UNKNOWN: Final = 4  # so many tasks of unknown size run at once, at most. A guess
+_UNKNOWN: Final = 4  # the most tasks of unknown size that run at once. A guess
 
 DEFAULTS: Final[dict[str, Any]] = {"device": "cpu", "streams": CPU_COUNT, "max_ops": 128}  # for tiny tasks
 _kept: Final = Kept("cluster", DEFAULTS)
@@ -58,7 +58,6 @@ def get(dsk: Any, keys: Any, *, on: Scheduler | None = None, callbacks: Any = No
         dsk: a graph, or an expression or collection of Dask's that has one.
         keys: of the wanted results: a key, or lists of keys in lists.
         on: an open scheduler, whose loop runs on another thread.
-        cache: results that are there already, by key.
         callbacks: as for Dask's own schedulers. Other arguments of theirs have no effect.
 
     Returns: The results, with tuples in place of the lists of `keys`.
@@ -180,10 +179,10 @@ def _raise(run: Run) -> NoReturn:
 class Watchers:
     """Dask's callbacks of one graph (`ProgressBar`, `Profiler`, `Cache`), called on the thread that waits for it.
 
-    They are shown the state that Dask's own schedulers show them.
+    They see the same state as with Dask's own schedulers.
 
-    Streams call it with a key when they begin a task, and with the result when it is there. A task begins after its
-    inputs have ended, so the calls come in that order, too.
+    Streams call this object with a key when they begin a task, and with the result, too, when it is there. A task
+    begins after its inputs have ended, so the calls come in that order.
     """
 
     def __init__(self, callbacks: Iterable[Any], graph: Mapping[Any, Any]) -> None:

@@ -109,15 +109,15 @@ class Call:
         name: for its key: of the last work.
         home: the worker that should do it.
         operands: arrays, and the calls whose results they are.
-        tasks: those of ours whose results it gives, if there are some. It is not sent if all have failed.
-        most: how many works it may have, if it gives the results of all, which are small; 0 if it gives only the last
-            one's.
-        quick: whether the works are operations, which take no time.
+        tasks: our tasks whose results it gives, if there are any. It is not sent if all of them have failed.
+        most: how many works it may have, if it gives the results of all, which are small; 0 if it gives only that of
+            the last.
+        quick: whether the works are operations, which take next to no time.
         sent: set when it has gone to Dask, or never will. Then works, operands and tasks are dropped.
         last: the number of the last work.
         future: of Dask, once it has gone there.
         error: why it was not sent.
-        owner: is charged for small results, as long as one of them is held.
+        owner: the value that is charged for small results, as long as one of them is held.
     """
 
     name: str
@@ -163,7 +163,7 @@ class Connection:
         self.took: Callable[[str], Took] = lru_cache(_NAMES)(lambda _: Took(_LATEST, _LATEST))
         self._addresses: dict[Any, str] = {}  # the present or last address of each chosen worker, by name
         self._calls: list[Call] = []  # calls submitted in this turn of the loop
-        self._sent: asyncio.Event  # of those
+        self._sent: asyncio.Event  # the event that those share
         self.small: dict[Any, Call] = {}  # the last call with small results, by stream and kind of works
         self._beginning: int = 0  # number of launched tasks whose sending has not begun
         self._begun: Any = None  # the last task whose sending has begun: its stream, and its number there
@@ -224,7 +224,7 @@ class Connection:
         return {worker["name"]: worker | {"address": address} for address, worker in known.items()}
 
     def _look_again(self) -> None:
-        """Look for the workers again now and then: a worker that died comes back under its name at another address."""
+        """Look for the workers again now and then: a worker that died may come back by its name at another address."""
         if self.loop.time() > self._look_at:
             self._look_at = self.loop.time() + LOOK_EVERY + SECONDS_PER_LOOK * len(self._addresses)
             self.keep(self._looked())
@@ -270,8 +270,8 @@ class Connection:
         self._beginning, self._begun = self._beginning - 1, (stream, number)
 
     def submitted(self, stream: Any, number: int) -> None:
-        """A task was submitted. When the last one of this turn was, all go to Dask. Otherwise Dask's client would hold
-        them for 10 ms, as it holds messages that follow others, such as those of dropped results."""
+        """A task was submitted. After the last one of this turn all go to Dask at once: Dask's client holds for 10 ms
+        what follows other messages, such as those of dropped results."""
         if not self._beginning and self._begun == (stream, number):
             self._send()
 
@@ -352,15 +352,15 @@ class Connection:
         except Exception:
             if call.future.status != "finished":
                 raise
-        # Dask's client fetches together what is asked for meanwhile, and if one result cannot be pickled, gets none. So
-        # ask for this one alone.
+        # Dask's client fetches several results together, and gets none if one of them cannot be pickled. So ask for
+        # this one alone.
         found = await self._asked(call.name, self.client.scheduler.gather(keys=[call.key]))
         if found["status"] != "OK":  # its worker is gone meanwhile
             raise _lost(call.name)
         return found["data"][call.key]
 
     async def _asked(self, name: str, question: Awaitable[Any]) -> Any:
-        """The answer of Dask. If its scheduler is gone, its client waits on, but callers must not.
+        """The answer of Dask. If its scheduler is gone, its client goes on waiting, which callers must not do.
 
         Raises:
             ResultLost: if its scheduler is gone."""
@@ -377,7 +377,7 @@ class Connection:
                 return asked.result()
         except (FutureCancelledError, CommClosedError) as error:
             raise _lost(name) from error
-        # Not if the caller is cancelled: what Dask's client then cancels, others may wait for, see `gathered`.
+        # Only here, and not if the caller is cancelled: others may wait for the same, see `gathered`.
         asked.cancel()
         raise _lost(name)
 

@@ -2,12 +2,12 @@
 
 Theory of operation. A graph names functions and not sizes, but bounds need sizes before a task runs. There are three
 sources. (1) *Declared*: the layers of Dask's arrays have their chunks and dtype, so a block's bytes are known. If Dask
-has fused several tasks into one, the blocks in between are workspace; in a chain at most two of them are there at a
-time. So is the block that a step of a reduction makes of its inputs. (2) *Measured*: `dask.sizeof` of each result. From
-the first result of a layer on, a measured size overrides a declared one: reductions declare for their first step the
-size of its inputs, and objects declare nothing. (3) *Guessed*: the first tasks of a name of unknown size are charged
-the bytes of their inputs, or a share of the limit, so that few of them run at once; and no less than a task of that
-name made in an earlier graph. Then one of them has been measured.
+has fused several tasks into one, the blocks in between are workspace; in a chain at most two of them exist at a time.
+The block that a step of a reduction makes of its inputs is workspace, too. (2) *Measured*: `dask.sizeof` of each
+result. From the first result of a layer on, a measured size overrides a declared one: reductions declare for their
+first step the size of its inputs, and objects declare nothing. (3) *Guessed*: until a task of a name was measured, each
+is charged the bytes of its inputs, or a share of the limit, so that few of them run at once; and no less than a task of
+that name made in an earlier graph.
 
 One private name of Dask is used: `convert_legacy_graph` of `dask._task_spec` (seen in 2026.1 and in 2026.8), which
 makes nodes of a graph's tuples. If it is gone, `_converted` does that by public names, and such a task takes longer.
@@ -32,9 +32,9 @@ from .work import NUMBERS
 
 Told: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]  # chunks, and the bytes of an element
 
-_SMALL: Final = 128  # so few bytes are not counted, such as those of a number
-_FEW: Final = 16  # so many parts of a result are looked at one by one
-_REMEMBERED: Final = 1024
+_SMALL: Final = 128  # a result of at most so many bytes is not counted
+_FEW: Final = 16  # the most parts of a result that are looked at one by one
+_REMEMBERED: Final = 1024  # names
 _QUICK: Final = 30e-6  # seconds: less than the cost of a task of the scheduler
 _LATEST: Final = 0.1  # the weight of the last task of a kind in the estimate for the next
 
@@ -76,7 +76,7 @@ def _nodes(graph: Mapping[Any, Any], keys: set[Any]) -> dict[Any, GraphNode]:
 
 
 def _converted(graph: Mapping[Any, Any], keys: set[Any]) -> Iterator[tuple[Any, GraphNode]]:
-    """The same by public names: `dask.core.get` computes tasks that are no nodes."""
+    """As `_nodes`, by public names alone: `dask.core.get` computes tasks that are no nodes."""
     for key, made in graph.items():
         reads = core.keys_in_tasks(keys, [made], as_list=True)
         node = Task(key, _computed, key, DataNode(None, made), reads, *map(TaskRef, reads))

@@ -14,10 +14,10 @@ If the order needs more than the limit (a result larger than the limit, say), so
 in flight, and the first task in the order has no room, it is admitted all the same, without a charge, and its result is
 charged. (The watch over stalls calls `_go_first`, as it calls others that can free bytes.) The log says so afterwards.
 
-Tasks that take less time than a task of the scheduler costs are run several to a task, in their order, once that is
-known of their kind. Each makes a number from numbers that similar tasks made. So none keeps others waiting.
+If tasks of a kind are known to take less time than a task of the scheduler costs, several are run as one task, in their
+order. Each makes a number from numbers that such tasks made. So none of them waits for anything else.
 
-Results are handed on themselves, as Dask's own threads do, and not as read-only views: they are no tensors, and a
+Results are handed on as they are, as Dask's own threads do, and not as read-only views: they are no tensors, and a
 graph's functions may write to their results.
 """
 
@@ -79,8 +79,8 @@ class Run:
         self.failed: BaseException | None = None  # the exception of a task
         self.stopped: bool = False  # tasks that have not begun must not run any more
         self._lanes = self.runtime.lanes[self.device].compute
-        # The result of each node until all its readers are submitted, of wanted nodes to the end: the given result; or
-        # the value of a task, and the key of the result in it.
+        # The result of each node, until all its readers are submitted; of wanted nodes until the end. `_held`: results
+        # that were given. `_made`: the value of a task, and the key of the result in it.
         self._held: dict[Any, Any] = {}
         self._made: dict[Any, tuple[Value, Any]] = {}
         # How many nodes read each; a wanted node has one reader more.
@@ -255,8 +255,8 @@ class Node(Body):
     def __init__(self, run: Run, parts: Sequence[Part], keys: Sequence[tuple[Any, Any]], given: dict[Any, Any]) -> None:
         self._run = run
         self._parts = parts
-        self._keys = keys  # of the nodes among the inputs, in their order; and the places in the inputs
-        self._given = given  # other results that are read
+        self._keys = keys  # for each of the task's inputs: the node that is read, and the key of its result there
+        self._given = given  # other results that are read, by node
 
     def run(self, task: Task) -> None:
         run, given, found, charged, result = self._run, self._given, dict[Any, Any](), 0, task.value
@@ -297,7 +297,7 @@ class Node(Body):
 
 
 def _tell(runtime: Runtime, before: int, tasks: int) -> None:
-    """Log that tracked bytes passed the limit, higher than ever."""
+    """Log it if tracked bytes passed the limit, and were higher than ever before."""
     limit, peak = runtime.ledger.account.limit, runtime.ledger.peak_bytes
     if limit is not None and peak > max(limit, before):
         log.warning(

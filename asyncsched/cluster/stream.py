@@ -13,19 +13,19 @@ inputs were sent, so a task with a place never waits for one without.
 
 A task of Dask costs its scheduler and its worker a millisecond, and the next one some milliseconds more if it reads the
 first. So several tasks of a stream that are launched in one turn of the event loop go as one call (and share a place)
-in two cases, in which nothing has to wait for that. (1) *A chain*: an operation whose result only the next one reads,
-which waits for nothing else. Nobody else ever gets that result. (2) *Small ones*: quick operations with small results,
-which wait only for each other. A call never waits for another one to which works may still be added, so none waits for
-itself. Small results stay together on the worker until nobody holds any of them, and all are charged until then, as the
-views of one array are. If one of them fails, which is rare, or Dask fails the whole task, the others are called once
-more, each alone. Functions are among these only if the user says so (`chunksize`), since they may take long, wait for
-each other, and would be called twice.
+in two cases, in which none of them has to wait because of that. (1) *A chain*: an operation whose result only the next
+one reads, which waits for nothing else. Nobody else ever gets that result. (2) *Small ones*: quick operations with
+small results, which wait only for each other. A call never waits for another one to which works may still be added, so
+none waits for itself. Small results stay together on the worker until nobody holds any of them, and all are charged
+until then, as the views of one array are. If one of them fails, which is rare, or Dask fails the whole task, the others
+are called once more, each alone. Functions go together only if the user says so (`chunksize`), since they may take
+long, may wait for each other, and would be called twice.
 
 Dask runs tasks in the order in which they are sent, but a worker with several threads runs them side by side. So the
 tasks of a stream do not end in order. The count of ended tasks, for which other devices' streams wait, counts up to the
 oldest unfinished one.
 
-The object in this process for an array on a worker is a `Remote`; of these is the memory of the device.
+In this process a `Remote` stands for an array on a worker. It is the array type of the device's memory (`DaskMemory`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ from typing import Any
 
 import numpy as np
 
+from .._core.audit import failure_above
 from .._core.completions import Completions
 from .._core.failure import Failure
-from .._core.model import Lease, Task, Value, failure_above, new_value
+from .._core.model import Lease, Task, Value, new_value
 from .._core.ownership import sole
 from ..devices import execution
 from ..devices.contract import Counter, Point
@@ -61,7 +62,7 @@ DEEPEST = 128  # with a chain of so many results behind it, a result is brought 
 
 
 class DaskStream:
-    """The tasks of one worker. Or of several workers in turn: tasks that put arrays.
+    """The tasks of one worker; or the copies in, which go to several workers in turn.
 
     Args:
         most: how many tasks Dask has at a time.
@@ -137,10 +138,10 @@ class DaskStream:
             mine, number = failed_at(error, call.key, -1 if call.small and call.last else call.last)
             if error is None or (mine and number == remote.number):
                 break
-            if mine and not remote.kept:  # only the next one read it, and that has failed
+            if mine and not remote.kept:  # a later work failed: only that one reads the result, and it has the error
                 error = None
                 break
-        if error is not None:  # not raised: some would mean something else here, and a traceback would hold this frame
+        if error is not None:  # not raised: a CancelledError means something else here, and a traceback holds the frame
             execution.fail(task, Failure.of(error, task.name, task.site))
         elif remote.kept:
             await self._finish(task, remote, call)
@@ -171,11 +172,11 @@ class DaskStream:
         return call
 
     def _alike(self, task: Task) -> tuple[Any, bool]:
-        """The kind that all tasks of a call share, since an operation must not wait for a function."""
+        """The kind of tasks that may share a call: an operation must not wait for a function."""
         return self, isinstance(task.call, Op)
 
     def _most(self, task: Task, call: Call | None) -> int:
-        """The size of a small call in which a task may be; 0 if it may not be in one."""
+        """The most works of a small call that a task may be in; 0 if it may be in none."""
         most = MOST_TOGETHER if isinstance(task.call, Op) else self._chunksize
         return most if most and _small(task, call) else 0
 
@@ -278,8 +279,10 @@ async def _all_over(values: Sequence[Value]) -> None:
 
 
 def _feeding(task: Task) -> Call | None:
-    """The call of the only value for which a task waits, if nobody else reads that value, and the call was not sent
-    yet. No other stream would begin a task sooner by that."""
+    """The call of the only value for which a task waits, if nobody else reads that value, and the call was not sent.
+
+    The task may join that call: by itself it would begin no sooner.
+    """
     inputs = task.inputs
     waits = [i for i, value in enumerate(inputs) if not _there(value)]
     if not waits or any(inputs[i] is not inputs[waits[0]] for i in waits):
@@ -295,11 +298,13 @@ def _feeding(task: Task) -> Call | None:
 
 
 def _small(task: Task, call: Call | None) -> bool:
-    """Whether a task may be in a small call, this or a new one: its result is small, and it waits only for this call,
-    or for calls to which no more works are added. An operation must take less time than the way there, must not fail by
-    its data, and must not wait for a function."""
+    """Whether a task may be in a small call: in `call`, or in a new one if that is None.
+
+    Its result must be small, and it must wait only for this call, or for calls to which no more works are added. An
+    operation must take less time than the way there, must not fail by its data, and must not wait for a function.
+    """
     op, value, plan = task.call, task.value, task.plan
-    if isinstance(op, Op) and (not op.out or op.checks or is_captured(op) or not plan.small):
+    if isinstance(op, Op) and (not op.out or op.checks or is_captured(op) or not plan.quick):
         return False
     if task.move is not None or value is None or value.meta is None or not value.meta.known or value.nbytes > SMALL:
         return False
@@ -355,7 +360,7 @@ def _for_card(found: Any) -> Any:
 
 
 class Remote:
-    """A result on a worker. It stays there while this is held: for Dask the future of its call is the holder.
+    """A result on a worker. It stays there as long as this is held, since this holds the future of Dask.
 
     A task's value has one from its launch on, as its `block`, so that others can be sent to Dask before the result is
     there. Once it is there, this is the value's `array`, too.
@@ -368,7 +373,7 @@ class Remote:
         nbytes: of Dask's result.
         depth: the length of the chain of results that Dask would compute again, if all were lost.
         form: with all lengths, once a result is there whose shape depends on data.
-        sent: set when others may read it: `call` is there, or never will be.
+        sent: set when tasks that read it may be sent: `call` is there, or never will be.
         over: set when its task has ended.
     """
 
@@ -398,7 +403,7 @@ class Remote:
 
 
 def standing(value: Value) -> Any:
-    """The object of a cluster's value: a `Remote`; or the array, if that is here."""
+    """What stands for a value: of a cluster's, its `Remote`, also before it is done; else the array."""
     return value.block if value.array is None else value.array
 
 
@@ -413,4 +418,4 @@ class DaskMemory(Memory):
         self.granule = granule
 
     def reclaim(self, value: Value) -> None:
-        value.array = value.block = None  # on any thread, since a future tells the client's loop that it is dropped
+        value.array = value.block = None  # safe on any thread: a dropped future tells Dask's client by its loop

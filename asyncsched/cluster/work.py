@@ -1,14 +1,13 @@
-"""Works: they travel to a worker, and are done there; and the arrays on a worker's card.
+"""The calls that travel to Dask's workers (`Work`) and are made there, and the arrays on a worker's card (`OnCard`).
 
 A task of Dask is `perform` with the `Work` of one task of ours, or of several (see `stream`). The work says what to
 call, with the results of other tasks, which Dask moves to the worker. On a worker's card it is called with CuPy's
 arrays, else with NumPy's.
 
-Views make no task. A view is held as its base and the steps from there, which are taken where the view is used
-(`Step`).
+Views make no task. A view is its base and the steps from there (`Step`), which are taken where the view is used.
 
 Operations of the table travel by name, since the worker has the same table. A captured step travels as its program
-(`Fused`). It is pickled once, and the worker keeps it, since it comes again and again.
+(`Fused`). The program is pickled once, and the worker keeps it, since it comes again and again.
 
 *On a card*. Dask hands a result from task to task as it is. It pickles the result where it leaves the process:
 on its way to another worker, to the process that awaits it, to the disk. CuPy's own arrays would need CuPy wherever
@@ -18,9 +17,10 @@ it, and keeps the copy instead.
 
 A thread that runs tasks has a stream of its own, which does not wait for the null stream. A task ends by waiting for
 that stream, whether it raised or not. So other threads see only finished arrays, which they may read, pickle or drop.
-No block is given back while a kernel reads it, though CuPy gives it back to the stream that it came from. Copies to the
-card are finished, too, before others find them. (Not taken: events between the threads' streams. A task of Dask takes a
-millisecond anyway, and by the wait the worker knows the task's time, and which task an error of the card belongs to.)
+No kernel reads a block any more when it is dropped. (CuPy would give it back to the stream that it came from, at once.)
+Copies to the card are finished, too, before others find them. Not taken: events between the threads' streams. A task of
+Dask takes a millisecond anyway, and because of the wait the worker knows the task's time, and which task an error of
+the card belongs to.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .._blocks import contextmanager
 from .._tree import map_leaves
 from ..devices.cuda import driver
 from ..devices.cuda.requirements import missing
-from ..devices.execution import as_declared
+from ..devices.execution import arguments, as_declared
 from ..devices.guests import call
 from ..devices.host.memory import Pool
 from ..devices.memory import read_only
@@ -57,8 +57,8 @@ from ..ops.table import TABLE
 
 NUMBERS = (type(None), bool, int, float, complex, np.generic)  # types of results that are not counted
 _FAILED = "_asyncsched_work"  # an attribute of errors
-_KEPT_PROGRAMS = 64
-_KEPT_BYTES = 128 * 2**20  # a guess, as the other
+_KEPT_PROGRAMS = 64  # a guess, as the next
+_KEPT_BYTES = 128 * 2**20
 # Buffers of intermediate results are used again: Dask's workers give freed memory back to the system at once, so new
 # buffers would cost a page fault for every 4 KiB.
 _buffers = Pool(_KEPT_BYTES)
@@ -129,17 +129,17 @@ def perform(key: str, works: Sequence[Work], operands: Sequence[Any], all_of_the
         if isinstance(error, SystemExit | KeyboardInterrupt):  # Dask would end this worker, and then try others
             failed = RuntimeError(f"the task raised {error!r}, which would end its worker")
     add_note(failed, f"raised on the worker {_worker()}")
-    with suppress(Exception):  # as in `add_note`; then its last work counts as the one that failed
+    with suppress(Exception):  # its class may refuse attributes: then the last work counts as the one that failed
         object.__setattr__(failed, _FAILED, (key, number))
     try:
-        raise failed  # here, where it has no context, since Dask pickles that, too
+        raise failed  # outside of the `except`, so that it gets no context, which Dask would pickle, too
     finally:
         del failed
 
 
 def failed_at(error: BaseException | None, key: str, last: int) -> tuple[bool, int]:
-    """Whether an error is that of the call with this key, and not of an input; and of which work. An error of Dask
-    itself counts as the last work's."""
+    """Whether an error is that of the call with this key, and not of an input; and the number of the work that failed.
+    For an error of Dask itself that is `last`."""
     found, number = getattr(error, _FAILED, (key, last))
     return found == key, number
 
@@ -168,7 +168,7 @@ def hold(found: Any) -> Any:
 
 
 async def over(keys: Sequence[str], dask_worker: Any) -> None:
-    """Return when this worker runs none of the tasks with these keys, and will run none. Runs on its event loop."""
+    """Wait until this worker runs none of the tasks with these keys, and will run none. Called on its event loop."""
     # Polled, since a worker does not report when a cancelled task has left its thread.
     tasks = dask_worker.state.tasks
     while any(key in tasks and tasks[key].state in _UNFINISHED for key in keys):  # noqa: ASYNC110  # there is no event of it
@@ -177,7 +177,7 @@ async def over(keys: Sequence[str], dask_worker: Any) -> None:
 
 def _perform(work: Work, operands: Sequence[Any], xp: Any) -> Any:
     arrays = [view_of(found, steps, xp) for found, steps in zip(operands, work.views, strict=True)]
-    return _run_row(work, arrays, xp) if isinstance(work.call, Op) else _call(work, arrays, xp)
+    return _run_op(work, arrays, xp) if isinstance(work.call, Op) else _call(work, arrays, xp)
 
 
 def _perform_on_card(work: Work, operands: Sequence[Any]) -> Any:
@@ -186,13 +186,12 @@ def _perform_on_card(work: Work, operands: Sequence[Any]) -> Any:
         return kept(_perform(work, [on_card(found, cupy) for found in operands], cupy), cupy)
 
 
-def _run_row(work: Work, arrays: list[Any], xp: Any) -> Any:
-    args = arrays if work.args is None else [arrays[a.slot] if type(a) is Ref else a for a in work.args]
+def _run_op(work: Work, arrays: list[Any], xp: Any) -> Any:
     options = work.options
     if work.form is not None and not work.gpu:
         options = {**options, "out": np.empty(*work.form)}
     with np.errstate(all="ignore"):
-        return xp.asarray(resolve(work.call, xp)(*args, **options))
+        return xp.asarray(resolve(work.call, xp)(*arguments(work.args, arrays), **options))
 
 
 def _call(work: Work, arrays: list[Any], xp: Any) -> Any:
@@ -220,7 +219,7 @@ def _worker() -> str:
 
 
 class Fused:
-    """A captured program for workers. It is pickled once, whatever the number of its replays."""
+    """A captured program for workers. It is pickled once, however often it is replayed."""
 
     def __init__(self, program: Program) -> None:
         from cloudpickle import dumps
@@ -279,7 +278,7 @@ class CardOutOfMemory(AsyncSchedError):
 
 
 class OnCard:
-    """An array of a worker's card. It is in host memory on its way, and until a task on a card reads it."""
+    """An array for a worker's card. On its way, and until a task on a card reads it, it is in host memory."""
 
     __slots__ = ("_array",)
 
@@ -329,7 +328,7 @@ def on_host(found: Any) -> Any:
 
 @contextmanager
 def computing() -> Iterator[Any]:
-    """Gives CuPy, whose current stream is this thread's. At the end of the block all is done."""
+    """Gives CuPy, with this thread's own stream as the current one. At the end of the block its work is finished."""
     cupy = import_module("cupy")
     with cupy.cuda.Device(0), _stream(cupy) as stream:
         try:
@@ -339,7 +338,7 @@ def computing() -> Iterator[Any]:
 
 
 def told(error: BaseException) -> BaseException:
-    """The exception that a task on a card raises for an error: CuPy's own cannot be unpickled without CuPy."""
+    """The exception to raise for an error of a task on a card: CuPy's own cannot be unpickled without CuPy."""
     ours = _ours(import_module("cupy"), error)
     if ours is not None:
         for note in notes_of(error):

@@ -24,11 +24,10 @@ def select(wanted: str | Device | Sequence[str | Device], streams: int | None) -
         ValueError: for an unknown name, or for none; for `streams` beside a device object, which has its own.
         TypeError: for anything but names and devices.
     """
-    several = isinstance(wanted, list | tuple)
-    specs: Sequence[Any] = cast(Sequence[Any], wanted) if several else [wanted]
+    specs: Sequence[Any] = wanted if isinstance(wanted, list | tuple) else [wanted]
     if not specs:
         raise ValueError(f"no device given: name at least one of {_NAMES}")
-    return [_device(spec, i if several and len(specs) > 1 else None, streams) for i, spec in enumerate(specs)]
+    return [_device(spec, i if len(specs) > 1 else None, streams) for i, spec in enumerate(specs)]
 
 
 def _device(spec: Any, position: int | None, streams: int | None) -> Device:

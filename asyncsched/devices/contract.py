@@ -57,8 +57,7 @@ class Job:
     result: Any = None
     error: BaseException | None = None
     waiters: dict[Waiter, None] | None = None
-    refund: int = 0  # none was charged
-    failure: None = None  # it is no task
+    failure: None = None  # as a task's: the completions ask for it
 
     def run(self) -> None:
         """Call the function, keep its result or error, and drop the function."""
@@ -71,8 +70,8 @@ class Job:
 
 
 class Counter:
-    """A count that one thread at a time increases, and for which any thread may wait: the only way in which host
-    threads wait for a stream.
+    """A count that one thread at a time increases, and for which any thread may wait. By it host threads wait for
+    streams.
 
     Theory of operation. A stream counts its finished tasks, so the point after its `n`-th task is the number `n`.
     Whether the stream has passed it is a comparison, and a launch makes no object. Threads wait for few points, and
@@ -83,10 +82,10 @@ class Counter:
     - `step` adds to the count first and reads the number of waiters second;
     - `reach` adds to the waiters first and reads the count second, with the condition's lock held.
 
-    So the later one sees the other. Either the waiter finds the count reached. Or the counter finds a waiter and takes
-    the lock to notify it; it gets the lock only when the waiter sleeps. This relies on the GIL: both threads see the
-    two writes in one order. On a free-threaded build a store and a later load may change places. There `step` always
-    takes the lock.
+    So the later one sees the other. Either the waiter finds the count reached. Or `step` finds a waiter and takes the
+    lock to notify it, which it gets only when the waiter sleeps. This relies on the GIL: both threads see the two
+    writes in one order. On a free-threaded build a store and a later load may change places. There `step` always takes
+    the lock.
 
     Alternatives: a `threading.Event` for each launch, or a condition notified at each step. Both cost many times a
     `step`, and few launches are waited for: `python -m timeit -s 'import threading' 'threading.Event()'`.
@@ -95,11 +94,11 @@ class Counter:
     def __init__(self) -> None:
         self.count: int = 0
         self.waiters: int = 0  # threads in `reach` that found the count too low
-        self._lock = Lock()  # entered itself: a signal may come inside of the condition's `__enter__`
+        self._lock = Lock()  # entered by itself: a signal may come in the middle of the condition's `__enter__`
         self._changed = threading.Condition(self._lock)
 
     def step(self, by: int = 1) -> None:
-        """Count so many more."""
+        """Add to the count."""
         if FREE_THREADED:
             with self._lock:
                 self.count += by
@@ -162,9 +161,9 @@ class Device(Protocol):
         owns_captures: whether a captured program keeps buffers for its intermediates as long as it lives.
         streams: compute streams, from `open` on.
         copier: the stream for host-to-device copies.
-        hop: seconds until a stream that is idle, or waits for another, begins; 0 where that hardly matters.
-        note_arguments: notes, in a function's context, the work on which the user's own arrays among its arguments are
-            pending now; on the loop's thread. None where the arrays are there.
+        hop: seconds that a stream needs to begin a task, when it is idle or waits for another; 0 if that is negligible.
+        note_arguments: notes in a function's context which work is pending now on the user's own arrays among its
+            arguments. Called on the loop's thread. None if there can be no such work.
         memory: a `devices.memory.Memory`. It runs operations, and knows the bytes of arrays, and the arrays that have
             left.
     """
@@ -202,7 +201,7 @@ class Device(Protocol):
             " Scheduler([...]), or copy the array to the host first"
         )
 
-    def run_here(self, task: Task) -> None:
+    def run_inline(self, task: Task) -> None:
         """Run a quick operation whose operands are there, or a tiny copy in, on this thread. Only if `inline`."""
         raise AssertionError(f"nothing runs on the loop's thread for {self.name}")
 
@@ -215,12 +214,13 @@ class Device(Protocol):
     # -- a captured step --------------------------------------------------------------------------------------------
 
     def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int, int]:
-        """A function that runs a program on (array namespace, arrays), of which the first `inputs` change from run to
-        run. And the most bytes that its intermediates and results take at once; and bytes that it owns while it lives,
-        if those are no run's own.
+        """Make a captured step. Called in the submitter's context; takes no memory of the device.
 
-        The function takes arrays for the results as a third argument. A single result of a device that `owns_captures`
-        is given none. This is called in the caller's context, and takes no memory of the device.
+        Returns:
+            A function of (array namespace, arrays, arrays for the results), which runs the program. The first `inputs`
+            arrays differ from run to run. On a device that `owns_captures`, a single result is given no array.
+            The most bytes that its intermediates and results take at once in a run.
+            The bytes that it owns as long as it lives, beside those of a run.
         """
 
     # -- the end ----------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class RemoteDevice(Device, Protocol):
         """A launched task was cancelled: end it, if that is possible. Its end is reported as that of any other."""
 
 
-_EXIT_SECONDS, _EXIT_LOOK = 2.0, 1e-3  # the most that the interpreter's end waits, and between two looks. Guesses
+_EXIT_SECONDS, _EXIT_LOOK = 2.0, 1e-3  # how long the interpreter's end waits at most, and between two looks. Guesses
 # Threads that run task bodies. To await or read a tensor there would wait for a task that may stand behind it in the
 # same stream, so it is refused with an error.
 _stream_threads: set[int] = set()

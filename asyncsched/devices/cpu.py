@@ -53,7 +53,7 @@ _MOST: Final = 8  # most streams by default: beyond that memory is the bound, no
 
 
 class Shared:
-    """The parts of an operation that nobody has begun, and a count of those that have ended."""
+    """The parts of an operation: those that nobody has begun, and the ends of the others."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts: list[Part] = list(reversed(parts))  # that nobody has begun
@@ -69,7 +69,7 @@ class Shared:
                 return
 
     def wait(self, count: int) -> None:
-        """Wait until so many parts have ended. Raises an exception of one of them."""
+        """Wait for the ends of `count` parts. Raises the exception of one of them."""
         errors = [error for error in (self._ends.get() for _ in range(count)) if error is not None]
         if errors:
             raise errors.pop()  # and this frame, which its traceback holds, drops it
@@ -138,8 +138,8 @@ def _share_blas(team: Team, task: Task) -> None:
     call = task.call
     product = isinstance(call, Op) and call.blas is not Blas.NONE
     if product or not (isinstance(call, Op) and (call.out or call.view)):
-        # A product has a stream's part of the threads, whatever else runs: its bits must not depend on that. A
-        # library's or a user's function may use them all.
+        # A product has one stream's part of the threads, whatever else runs: its bits must not depend on that. A
+        # library's or a user's function may use all threads while no other stream works.
         narrow = product or False in [one.finished.count == one.launched for one in team.streams]
         if narrow or blas.computing or len(blas.devices) > 1:  # else it has all threads, as most functions
             blas.compute(team, narrow)
@@ -181,7 +181,7 @@ class CPUStream:
             self.queue.put(shared)
 
     def computes(self) -> bool:
-        """Whether its thread is about to end or to go on, and does not wait for something that may never come."""
+        """Whether its thread lives, and does not wait for another stream's task that may never end."""
         counter = self._waits_for
         return self.worker.is_alive() and (counter is None or counter.count >= self._waits_until)
 
@@ -241,7 +241,7 @@ class CPUStream:
         self._waits_for = None
 
 
-_streams: Final[WeakSet[CPUStream]] = WeakSet()  # while their threads run, which hold them
+_streams: Final[WeakSet[CPUStream]] = WeakSet()  # as long as their threads run, which refer to them
 
 
 @atexit.register
@@ -288,7 +288,7 @@ class CPUDevice(HostDevice):
         if team is not None:
             blas.share(team, self._count, completions.at_rest)
             self.hop = PART_SECONDS
-        for i in range(self._count):  # one by one: if a thread cannot start, `close` ends those before it
+        for i in range(self._count):  # appended one by one: if a thread cannot start, `close` ends those before it
             self._running.append(CPUStream(f"{self.name} stream {i}", self.memory, team))
         self.streams = list(self._running)
         if team is not None:
@@ -304,9 +304,9 @@ class CPUDevice(HostDevice):
             if not stream.looks_up and stream.idle():
                 stream.queue.put(_LOOK_UP)
 
-    def run_here(self, task: Task) -> None:
+    def run_inline(self, task: Task) -> None:
         if task.plan.seconds and self._team is not None:
-            _share_blas(self._team, task)  # the loop's next turn is told of: see `Runtime.spend`
+            _share_blas(self._team, task)  # `Runtime.spend` has the setting undone in the loop's next turn
         execute(task, self.memory)
         self.memory.completions.ending = False
 

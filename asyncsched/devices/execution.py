@@ -12,10 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from .._arguments import refuse_mask_or_unit
+from .._core.audit import failure_above
 from .._core.endings import Move
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, merge, merge_if_unknown, merged_at_birth
-from .._core.model import Lease, Task, Value, failure_above
+from .._core.model import Lease, Task, Value
 from .._core.ownership import sole
 from .._tree import find, map_leaves
 from ..ops.meta import Meta
@@ -44,8 +45,8 @@ class Lesson(Protocol):
 
 
 class Body:
-    """The body of a task that is neither an operation nor a user's function. It reads its inputs' values directly, and
-    settles its own. See `run`."""
+    """The body of a task that is neither an operation nor a user's function. It reads the values of its inputs, and
+    sets its own value's result."""
 
     def run(self, task: Task) -> None:
         """Give the task's value its `array` and its `charge`, and the task its `refund` (or its failure). Called on the
@@ -73,7 +74,7 @@ def run(task: Task, memory: Memory) -> None:
                 _run_call(task, memory)
     except BaseException as error:  # any exception of a body belongs to its awaiter
         memory.explain(error)
-        # Without its charge: a signal may come when it already has one.
+        # Take back the charge, too: a signal may come after the value got it.
         void(task, Failure.of(error, task.name, task.site, frames=not isinstance(task.call, Op)))
     finally:
         del task  # avoids a cycle: the exception's traceback holds this frame, and the task the exception
@@ -82,8 +83,8 @@ def run(task: Task, memory: Memory) -> None:
 def release(task: Task) -> None:
     """Drop every reference a task holds, before its completion is reported.
 
-    Except for a value larger than what was charged: the engine may have to name the line that asked for it. (A version
-    written over the one before is not larger, since the charge of that one comes back.)
+    Keeps a value that is larger than what was charged: the engine may have to name the line that asked for it. (Not a
+    version in a commit: if it is written over the one before, the charge of that one comes back.)
     """
     larger = task.refund < 0 and task.move is None and task.site is not None
     kept = task.value if larger else None
@@ -100,8 +101,8 @@ def fail(task: Task, failure: Failure) -> None:
 def finish(task: Task, value: Value, array: Any, charge: int) -> None:
     """Give the value its array, the task its refund, and hand on the buffers that it has written over.
 
-    Of those the array comes last: the loop's thread, which may ask meanwhile whether the next task can write over the
-    new value, looks at the buffer of a value that has its array.
+    Of a buffer that is handed on, the array is set last. The loop's thread may ask meanwhile whether the next task can
+    write over the new value, and it looks at the block as soon as the array is there.
     """
     for place, new in task.takes:
         old = task.inputs[place]
@@ -131,7 +132,7 @@ def moves(task: Task, move: Move, memory: Memory) -> bool:
     assert value is not None
     if task is commit.gate:
         commit.decide(memory.certain(task.inputs) is None)
-        task.unread()  # at once: the members may run before this end is reported, and need to be the only holders
+        task.unread()  # at once: members may run before this end is reported, and then need to be the only holders
         finish(task, value, np.array(True), task.cost)
     elif commit.decide(False):
         return True
@@ -141,10 +142,12 @@ def moves(task: Task, move: Move, memory: Memory) -> bool:
 
 
 def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> None:
-    """Give a value the version before it: the buffer if nobody else holds it, else a view of it. A view, too, of one
-    that is charged elsewhere: a scope's reserve may have no room for it."""
+    """Give a value the version before it: its buffer if nobody else holds it, else a view of it.
+
+    A version that is charged to another account becomes a view, too: this account may have no room for it.
+    """
     if place is None:
-        form = value.meta  # zeros in the memory of one number: not contiguous, whatever the form says
+        form = value.meta  # zeros, in the memory of one number: so the array is not contiguous, even if `form` is
         finish(task, value, memory.xp.broadcast_to(memory.xp.zeros((), form.dtype), form.shape), 0)
         return
     old = task.inputs[place]
@@ -200,7 +203,7 @@ def reusable(task: Task, any_input: bool, kind: type, form: Meta) -> Value | Non
 
 
 def _decided(task: Task) -> bool:
-    """Whether the ledger has decided that the task writes over its first input. From now on it can no longer."""
+    """Whether the ledger has decided that the task writes over its first input. If not, it can no longer do so."""
     if type(task.in_place) is not list:
         return False
     try:
@@ -231,8 +234,8 @@ def _run_call(task: Task, memory: Memory) -> None:
     charge = made = 0
     if FREE_THREADED and type(result) in memory.arrays and result.base is None:
         merge_if_unknown(result)
-    if not isinstance(result, _WEIGHTLESS):  # which need not be charged, and may be held
-        value.escaped, value.block = True, ()  # the body may have kept it
+    if not isinstance(result, _WEIGHTLESS):  # these need not be charged, whoever holds them
+        value.escaped, value.block = True, ()  # the function may have kept it
         if owners := _made(result, arrays, task.args, memory.arrays):
             value.block = tuple([_charged(owner, memory.footprint(held_bytes(owner))) for owner in owners])
             if FREE_THREADED:

@@ -8,10 +8,10 @@ returns before its result is computed. The stream's thread waits for that: on th
 everything else.
 
 On CUDA PyTorch's allocator says how many bytes a body took. On the CPU it has no statistics, so each operation is
-watched, also in backward passes: which memory its results bring, and when that is freed. Memory from before that is
-freed meanwhile, such as a graph's in its backward pass, makes room for new memory: the task that made it is charged for
-it to the end. Memory that an operation takes only while it runs is not seen. (PyTorch's profiler sees it, but writes to
-standard error whenever it is used.)
+watched, also in backward passes: which memory its results bring, and when that is freed. A body may also free memory
+from before, such as a graph's in its backward pass. That is set off against new memory, since the task that made it
+stays charged for it. Memory that an operation takes only while it runs is not seen. (PyTorch's profiler sees it, but
+writes to standard error whenever it is used.)
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .._arguments import called, refuse_mask_or_unit
 from .._blocks import contextmanager
 from .._tree import find, leaves, map_leaves
 
-# Tested with PyTorch 2.13. Without the first a module that changes its inputs in place is not found out. Without the
-# second nothing is counted on the CPU. The results are the same.
+# Tested with PyTorch 2.13. Without the first, a module that changes its inputs in place is not detected. Without the
+# second, nothing is counted on the CPU. Results do not depend on either.
 _PRIVATE: Final = {"version": "_version", "watched operations": "torch.utils._python_dispatch"}
 
 
@@ -85,7 +85,7 @@ def empty_caches() -> None:
 
 
 def _loaded(name: str, last: str) -> Any:
-    """A module, if the program has imported it. A half imported module lacks its last names."""
+    """A module, if the program has imported it. `last` is one of its last names, which a half imported module lacks."""
     module = sys.modules.get(name)
     return module if isinstance(module, ModuleType) and hasattr(module, last) else None
 
@@ -138,8 +138,11 @@ def _tensor(torch: Any, given: list[Any], arg: Any) -> Any:
 
 
 def _from_torch(torch: Any, shared: list[range], result: Any) -> Any:
-    """A tensor as an array; as a copy if it is a part of more, which would stay with it. A copy, too, if this or an
-    array of the module's own is in the memory of an argument, which is read-only. Other objects as they are."""
+    """A tensor of a module's result as an array; other objects as they are.
+
+    As a copy if it is a part of a larger tensor, whose memory would stay. A tensor or array in the memory of an
+    argument becomes a copy, too, since that is read-only.
+    """
     if isinstance(result, np.ndarray):
         return result.copy() if any(result.ctypes.data in memory for memory in shared) else result
     if not isinstance(result, torch.Tensor):
@@ -186,7 +189,8 @@ def counted(torch: Any) -> AbstractContextManager[Allocated]:
 
 @contextmanager
 def counted_on(torch: Any, device: int) -> Iterator[Allocated]:
-    """The same for a CUDA device, by its allocator, on all threads. Resets the peak in its statistics."""
+    """Counts the bytes that a CUDA device's allocator gives in a block, to all threads. Resets the peak in its
+    statistics."""
     found, cuda = Allocated(), torch.cuda
     if not cuda.is_available():
         yield found
@@ -205,9 +209,9 @@ def _counter(torch: Any, base: Any) -> Any:
     class Counter(base):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.peak = 0  # the most above the bytes at first
+            self.peak = 0  # the most bytes above those at the beginning
             self.kept = 0  # bytes that were made here and are alive
-            self._above = 0
+            self._above = 0  # bytes above those at the beginning, now
             self._seen: dict[int, weakref.ref[Any]] = {}
 
         def __exit__(self, *error: Any) -> None:
@@ -250,7 +254,8 @@ def _counter(torch: Any, base: Any) -> Any:
 
 
 def _is_jitted(jax: Any, function: Callable[..., Any]) -> bool:
-    """By its type: `Wrapped` is a protocol, which would ask an object for its attributes each time. A mock has all."""
+    """Whether JAX has jitted a function, by its type. `Wrapped` is a protocol: `isinstance` would look for attributes
+    each time, and a mock has all."""
     kind = type(called(function))
     return issubclass(kind, jax.stages.Wrapped) or issubclass(kind, jax.stages.Compiled)
 

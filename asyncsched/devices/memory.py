@@ -27,12 +27,13 @@ from typing import Any
 
 import numpy as np
 
+from .._core.audit import failure_above
 from .._core.callsite import CallSite
 from .._core.completions import NO_ROOM, Completions, report_again
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, merge, references
 from .._core.instrument import Instrument
-from .._core.model import Account, Task, Value, failure_above
+from .._core.model import Account, Task, Value
 from .._interrupts import finaliser
 from ..ops.meta import CODES, Meta, meta
 from ..ops.op import Plan
@@ -54,7 +55,7 @@ class Memory:
         completions: told of the bytes of arrays that are gone.
         escapes: arrays that left and are still charged, by identity, for searches for holders.
         observer: told when bodies begin and end, if there is one.
-        on_escape: called after one more has left, on a free-threaded build: whoever made it has to look up meanwhile.
+        on_escape: called after an array has left, on a free-threaded build: its maker has to look up from then on.
     """
 
     xp: Any
@@ -172,12 +173,9 @@ class Escape(weakref.ref[Array]):
     given: weakref.ref[Array] | None  # the array that users got, if it is one, and is not the watched owner itself
 
     def visible(self) -> Array | None:
-        """The array through which users hold the memory, if it is the only one; else the owner, whose holders stay
-        unseen.
+        """The array through which users hold the memory, if it is the only one; else the owner of the memory.
 
-        If a user holds several, none is the only one.
-
-        NumPy's arrays do not take part in garbage collection, so the holders of an array's views cannot be found.
+        NumPy's arrays do not take part in garbage collection, so those who hold other views of the owner stay unseen.
         """
         given = self.given() if self.given is not None else None
         lone = references([self()], 0) <= 2  # of one view, and of the list made here
@@ -215,7 +213,7 @@ def deliver(value: Value) -> Any:
 
 
 def reveal(value: Value) -> None:
-    """From now on the lengths of a value that is there are known, since the program has waited for it."""
+    """Make the lengths of a finished value known, since the program has waited for it."""
     if value.meta is not None and not value.meta.known:
         value.meta = form_of(value)
 
@@ -223,7 +221,7 @@ def reveal(value: Value) -> None:
 def hand_out(value: Value) -> Array:
     """A tensor's array as it leaves the scheduler: a new view, read-only if arrays can be.
 
-    So its holder may change it (its shape, say) without a change of another holder's array, or of the tensor.
+    So a change that its holder makes (of its shape, say) changes neither another holder's array nor the tensor.
     """
     first, value.escaped = not value.escaped, True
     array = value.array

@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from .._core.audit import failure_above
 from .._core.completions import Completions
 from .._core.failure import Failure
-from .._core.model import Task, failure_above
+from .._core.model import Task
 from .contract import Counter, Job, Point
 from .execution import release
 from .host.memory import HostDevice, HostMemory, execute
@@ -30,7 +31,7 @@ class SimFault(RuntimeError):
 
 
 class SimStream:
-    """A FIFO. The device decides when to run its head."""
+    """A FIFO. The device decides when its first task runs."""
 
     def __init__(self, name: str, tick: Callable[[], None]) -> None:
         self.name = name

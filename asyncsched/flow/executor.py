@@ -1,10 +1,10 @@
 """A scheduler as an executor of `concurrent.futures`: the functions it is given are tasks like any other.
 
-Theory of operation. `submit` may be called on any thread, so the function joins the backlog on the loop's thread: at
-once if that is this one, so that leaving the scheduler in the same step waits for it. An asyncio task then waits for
-it, as `call` does. A future is told once whether its function runs, or was cancelled before. The stream's thread
-tells it when it begins the function. The loop tells it when the task ends without having begun. The first of the two
-takes the turn (`_take_turn`).
+Theory of operation. `submit` may be called on any thread, but a function joins the backlog on the loop's thread. If
+that is the caller's, it does so at once, so that leaving the scheduler in the same step waits for it. An asyncio task
+then waits for it, as `call` does. A future must be told exactly once that its function begins, or was cancelled before.
+The stream's thread tells it when it begins the function; the loop tells it when the task ends without having begun. Of
+the two only the first to take the turn does so (`_take_turn`).
 """
 
 from __future__ import annotations
@@ -147,8 +147,7 @@ def _wrapped(error: BaseException) -> BaseException:
 
 
 class _Work:
-    """A function and its future. The future is dropped once it has its outcome, since an exception in it refers back
-    here."""
+    """A function and its future. The future is dropped once it has its outcome: an exception in it refers back here."""
 
     def __init__(self, fn: Callable[..., Any], future: Future[Any]) -> None:
         self.name = label_of(fn)
@@ -197,7 +196,7 @@ class _Work:
             del error, found
 
     def _take_turn(self) -> Future[Any] | None:
-        """Gives the future to the first caller and None to the second, since two threads may race for it."""
+        """The future for the first caller, None for the second. The callers may be on two threads."""
         with contextlib.suppress(IndexError):
             return self._turn.pop()
         return None

@@ -23,7 +23,7 @@ from ..devices.host.allowed import resident_memory
 
 _MEASURED: Final = 4  # calls of a kind. Measuring slows them down. A guess
 _REMEMBERED: Final = 1024  # kinds
-_UNSEEN: Final = 64 * 2**20  # bytes beside those learned from which on a warning tells of them. A guess
+_UNSEEN: Final = 64 * 2**20  # a process may grow by so many bytes more than was learned, without a warning. A guess
 _log: Final = Log(__name__)
 
 
@@ -76,7 +76,7 @@ class LearnedCost:
 
     def __init__(self, first: int | str | None = None) -> None:
         self._first = None if first is None else parse_bytes(first, "first")
-        self._known: dict[Kind, tuple[Known, int]] = {}  # and of that, what PyTorch's allocator gave
+        self._known: dict[Kind, tuple[Known, int]] = {}  # and the most bytes that PyTorch's allocator gave
         self._warned: set[str] = set()  # names
 
     def known(self, name: str) -> tuple[Known, ...]:
@@ -84,8 +84,8 @@ class LearnedCost:
         return tuple([known for kind, (known, _) in list(self._known.items()) if kind[0] == name])
 
     def _lesson(self, name: str, inputs: Iterable[Value], workspace: object, ledger: Ledger | None) -> Lesson:
-        """The lesson that learns from a call with these inputs, with the cost learned from earlier ones. The ledger, if
-        it is a call on the CPU, says what else runs."""
+        """A lesson for a call with these inputs: what earlier calls cost, and what this one adds. The ledger, given for
+        a call on the CPU, says what else runs."""
         if workspace is not None:
             raise ValueError("a LearnedCost learns the workspace, too: leave out workspace=")
         forms = [None if value.meta is None else (value.meta.shape, value.meta.dtype) for value in inputs]
@@ -121,7 +121,7 @@ class Lesson:
         return ledger.in_flight, ledger.submitted
 
     def _check_growth(self, nbytes: int) -> None:
-        """Tell once of memory that is not seen."""
+        """Warn once for a name if the process grew by much more than was seen."""
         if self._ledger is None or self._before is None:
             return
         running, (before, most_before) = self._before

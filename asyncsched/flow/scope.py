@@ -1,5 +1,5 @@
-"""Scopes: tasks that are waited for, reported on and cancelled together. And the methods that schedulers share with
-them."""
+"""Scopes: tasks that are waited for, reported on and cancelled together. And the methods that scopes and schedulers
+share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ..tensors.capture import Graph, record, tensors_in
 from ..tensors.tensor import Tensor
 from .tasks import Tasks, check_reserve, check_wait
 
-_AGAIN: Final = 0.05  # seconds between two looks whether an async generator goes on, after its deadline
+_AGAIN: Final = 0.05  # seconds between two looks whether an async generator has gone on, after its deadline
 
 
 class Submitter(Tasks):
@@ -222,7 +222,7 @@ class Submitter(Tasks):
         if isinstance(tenant, CoroutineType | GeneratorType | AsyncGeneratorType):
             if isinstance(tenant, CoroutineType):
                 tenant.close()  # else Python warns
-            raise TypeError("tenant= got a coroutine or a generator, and each is another tenant: give its result")
+            raise TypeError("tenant= got a coroutine or a generator, and each would be another tenant: give its result")
         claimed = None if reserve is None else parse_bytes(reserve, "reserve")
         share = Share(tenant, weight, priority, deadline is not None)
         return Scope(self, name or "unnamed", claimed, wait, deadline, share)
@@ -276,13 +276,13 @@ class Timeout:
     Attributes:
         passed: whether they have passed.
         generator: the identity of the frame of the innermost async generator that the block is in, if there is one.
-        timer: does nothing from now on if it is cancelled.
+        timer: the next look. Cancelling it lifts the deadline.
     """
 
     def __init__(self, seconds: float, stop: Callable[[], None]) -> None:
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a deadline is for a block in an asyncio task")
+            raise RuntimeError("a scope with a deadline cancels its asyncio task, and none runs here: enter it in one")
         self.passed: bool = False
         self.generator: int | None = None
         self._task, self._cancelling, self._cancelled, self._stop = task, task.cancelling(), False, stop
@@ -327,8 +327,8 @@ class Scope(Submitter, OnlyAsync):
     _wait: float | None
     _deadline: float | None
     _share: Share
-    _takes_turn: bool = True  # of the loop, when it is entered; not where what follows waits in any case
-    _cancels: bool = True  # its body, at the deadline; not where somebody else does
+    _takes_turn: bool = True  # whether entering passes through the loop; False where what follows does so in any case
+    _cancels: bool = True  # whether its body is cancelled at the deadline; False where somebody else does that
     _timeout: Timeout | None = None  # while it is entered, if there is a deadline
     _inner: CoreScope | None = None
     _link: Ambient | None = None  # once it is entered: not while it waits for its reserve
@@ -517,12 +517,12 @@ class Scope(Submitter, OnlyAsync):
         timeout, self._timeout = self._timeout, None  # it holds the asyncio task, perhaps a traceback
         if timeout is None:
             return
-        # Unless it was cancelled, the body took no notice of its cancellation, or none was needed.
+        # If the body was not cancelled, it ignored its cancellation, or ended before it came.
         told = timeout.passed and (error is None or isinstance(error, TaskCancelled))
         if timeout.end() and isinstance(error, asyncio.CancelledError):
             told = True
         elif timeout.passed and isinstance(error, asyncio.CancelledError):  # so somebody else cancels, too
-            await anyio.lowlevel.checkpoint_if_cancelled()  # a scope of anyio takes only its own cancellation
+            await anyio.lowlevel.checkpoint_if_cancelled()  # a scope of anyio only takes a cancellation that it made
         del timeout
         if told:
             raise self._exceeded() from error

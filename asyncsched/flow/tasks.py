@@ -303,8 +303,10 @@ class Tasks:
         return task, value
 
     def _call_again(self, fn: Callable[[], T], plan: CallPlan, site: CallSite | None) -> Coroutine[Any, Any, T]:
-        """`call` for a runner, which calls one function after another under one plan: the function is plain and takes
-        no arguments, and is told of by the line that made the runner."""
+        """`call` for a runner, which calls one function after another under one plan.
+
+        The function is plain and takes no arguments. Messages name the line that made the runner.
+        """
         runtime, core = self._runtime, self._core()
         device = runtime.devices[0]
         value = new_value(core.account, device, None, 0, site)

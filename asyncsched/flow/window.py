@@ -75,7 +75,7 @@ class Window(OnlyAsync):
         self._owner: weakref.ref[asyncio.Task[Any]] | None = None
         self._current: Ambient | None = None  # of the iteration that is entered
         self._behind: deque[CoreScope] = deque()  # iterations left, the oldest first
-        self._ended_early = 0  # iterations in generators that were dropped, whose blocks have not been left yet
+        self._ended_early = 0  # iterations that ended with a dropped generator, and whose blocks will be left later
         self._begun = 0
         self._waited = 0.0
 

@@ -133,7 +133,7 @@ class Plan:
     nbytes: int  # bytes of memory the result will own: 0 for a view
     workspace: int  # bytes of temporary memory while it runs, on one thread
     estimate: float = 0.0  # estimated seconds on a stream
-    small: bool = False  # whether it may run inline
+    quick: bool = False  # it takes less time than a hop to a stream: it may run on the event loop's thread
     seconds: float = 0.0  # how much longer than a task's cost it would hold the loop's thread inline
     kernel: Any = None  # NumPy's, for running inline
     pair: bool = False  # whether it takes two operands and no options
@@ -156,9 +156,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         self.name = self.op.name
-        quick = self.op.launches is not None or self.op.view
-        self.on_card_seconds = self.estimate / _CARD if quick else self.estimate
-        self.shares_event = quick and not self.op.checks
+        stated = self.op.launches is not None or self.op.view
+        self.on_card_seconds = self.estimate / _CARD if stated else self.estimate
+        self.shares_event = stated and not self.op.checks
         self.cost = self.nbytes + self.workspace
         if self.on_card is None:
             self.on_card = self.workspace
@@ -310,7 +310,7 @@ def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
         estimate = stream_seconds(op.element_seconds, result, metas, found.work)
     return Plan(
         op, result, owned, workspace, estimate,
-        small=seconds is not None,
+        quick=seconds is not None,
         seconds=seconds or 0.0,
         kernel=resolve(op, np) if op.releasing_gil is None else bind(op.kernel, np),
         pair=len(operands) == 2 and not options,

@@ -17,10 +17,10 @@ of another task. Four rules:
 1. Leaving takes the link out of the context that leaves, wherever it stands there. Links above it are made anew.
 2. A generator that nobody refers to any more is closed a turn of the loop later, in a task of the loop. But Python
    calls the hook for this (`sys.set_asyncgen_hooks`) in the middle of the line that dropped it, so in the consumer's
-   context. `_blocks` stands before the loop's own hook, and marks all blocks of the generator as left by the
+   context. `_blocks` puts a hook before the loop's own, which marks all blocks of the generator as left by the
    consumer's task. So what the consumer issues after its `break` is not cancelled with the generator.
-3. Where a block is left by another task all the same, the task that entered it skips the link from then on. So do the
-   tasks that were started later, since they too come after it (`entered_earlier` lists the others).
+3. If a block is left by another task all the same, the task that entered it skips the link from then on. So do tasks
+   that were started after that (`entered_earlier` lists the others).
 4. Entering starts from the links that still hold, so they do not pile up.
 
 Alternatives. A context variable per scheduler: contexts refer to their variables strongly, so a program that opens
@@ -33,8 +33,8 @@ A fork copies all of this into the child. The streams' threads do not exist ther
 So a hook marks each open scheduler in the child as forked: everything that would submit or wait raises, instead of
 waiting for ever. Nothing is closed or freed in the child: a CUDA context does not survive a fork, and the parent's
 threads may have held any lock. The parent does not notice. A set of weak references lists the schedulers for this hook
-and for `find`, so the list keeps none alive. Each loop's thread enters its own, and it is copied to be read: that is
-one step, with the GIL and without it. (A `WeakSet` is read in many, and raises if it grew meanwhile.)
+and for `find`, so the list keeps none alive. Each loop's thread adds its own scheduler. A reader copies the set, which
+is one step, with the GIL and without it. (Reading a `WeakSet` takes many, and raises if it grew meanwhile.)
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Ambient:
     core: CoreScope
     outer: Ambient | None
     passing: bool = False  # once closed, it passes new tasks to `outer` instead of refusing them
-    noted: Dropped | None = None  # where it is noted, by these frames, if it was entered in async generators
-    frames: tuple[int, ...] = ()
+    noted: Dropped | None = None  # the hook that knows of it, if it was entered in async generators
+    frames: tuple[int, ...] = ()  # those of the generators, by identity
     left_early: bool = False  # by the task that entered it, when its generator was dropped
 
     def leave(self) -> None:
@@ -81,7 +81,7 @@ class Ambient:
         if ambient.get() is self and (outer is None or not (outer.core.closed or outer.left_early)):
             set_variable(ambient, outer)
         else:
-            self._take_out()
+            set_variable(ambient, _without(ambient.get(), lambda link: link.core is self.core or link.left()))
         by = None if self.passing or self.left_early or self.core.entered_by is None else self.core.entered_by()
         if by is not None and not by.done() and by is not asyncio.current_task(by.get_loop()):
             self.core.entered_earlier = weakref.WeakSet(asyncio.all_tasks(by.get_loop()))
@@ -89,7 +89,7 @@ class Ambient:
     def leave_early(self) -> None:
         """Leave the scope, if this is the task that entered it. Its block will be left later.
 
-        Called in the middle of anything: so the link stays in the context, and is passed over. Before Python 3.12 the
+        Called in the middle of anything. So the link stays in the context, and is passed over: before Python 3.12 the
         collector may run within `ContextVar.set`, and to set a variable then crashes the interpreter.
         """
         by, task = self.core.entered_by, current_task()
@@ -98,8 +98,10 @@ class Ambient:
             self.left_early = True
 
     def left(self, task: asyncio.Task[Any] | None = None) -> bool:
-        """Whether the scope is over, and a task entered it, or was started since it was left early or by another: then
-        new tasks go to `outer`. By default it is the task that runs."""
+        """Whether an asyncio task skips this link: then its new work goes to `outer`. Default: the task that runs.
+
+        It does if the scope is over, and the task entered it, or was started after it was left early or by another.
+        """
         core = self.core
         if not self.over or core.entered_by is None or (task := task or current_task()) is None:
             return False
@@ -107,18 +109,15 @@ class Ambient:
 
     @property
     def over(self) -> bool:
-        """Whether the scope is closed, or was left early."""
+        """Whether the scope was left early, or it or its scheduler is closed."""
         return self.core.closed or self.left_early or self.runtime.life is Life.CLOSED
-
-    def _take_out(self) -> None:
-        set_variable(ambient, _without(ambient.get(), lambda link: link.core is self.core or link.left()))
 
 
 ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncsched.ambient", default=None)
 
 
 def enter(runtime: Runtime, core: CoreScope, task: asyncio.Task[Any] | None, *, passing: bool = False) -> Ambient:
-    """Enter a scope in this context and task: the link that `leave`s it."""
+    """Enter a scope in this context and task. Returns the link, whose `leave` leaves it."""
     outer = ambient.get()
     if outer is not None and (outer.outer is not None or outer.core.closed or outer.left_early):
         outer = innermost()
@@ -134,8 +133,10 @@ def enter(runtime: Runtime, core: CoreScope, task: asyncio.Task[Any] | None, *, 
 
 
 def deadline(here: Ambient | None, task: asyncio.Task[Any] | None = None) -> float:
-    """The earliest deadline of a link and those around it, by time.monotonic; infinity if there is none. Without those
-    that the task has left; default: the one that runs."""
+    """The earliest deadline of a link and those around it, by time.monotonic; infinity if there is none.
+
+    Links that the asyncio task skips do not count. Default: the task that runs.
+    """
     earliest = inf
     while here is not None:
         if here.core.deadline < earliest and not here.left(task):
@@ -145,7 +146,7 @@ def deadline(here: Ambient | None, task: asyncio.Task[Any] | None = None) -> flo
 
 
 def current_scope(runtime: Runtime, here: Ambient | None = None) -> CoreScope:
-    """Where new work goes: the innermost ambient scope of a scheduler, or else its root. Searches from `here` outwards,
+    """The scope of new work: the innermost ambient one of a scheduler, or else its root. Searches from `here` outwards,
     if given.
 
     Raises:
@@ -173,7 +174,7 @@ def current_scope(runtime: Runtime, here: Ambient | None = None) -> CoreScope:
 
 
 def innermost() -> Ambient | None:
-    """The innermost link, without those that this asyncio task has left. Changes no context: finalisers ask, too."""
+    """The innermost link, without those that this asyncio task skips. Changes no context, since finalisers ask, too."""
     link = here = ambient.get()
     while link is not None and not link.over:
         link = link.outer
@@ -181,7 +182,7 @@ def innermost() -> Ambient | None:
 
 
 def _without(here: Ambient | None, gone: Callable[[Ambient], bool]) -> Ambient | None:
-    """The links from `here` outwards but those that are gone. A link whose `outer` changes is made anew."""
+    """The links from `here` outwards without those that are gone. A link whose `outer` changes is made anew."""
     links = list[Ambient]()
     while here is not None:
         links.append(here)

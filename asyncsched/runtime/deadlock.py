@@ -1,15 +1,16 @@
 """Who holds the retained bytes, and does everybody who holds some wait?
 
-The search names the holders, in errors and for `explain`. It also says whether no stuck task would find room even
-after everybody who may release bytes has done so. That alone proves nothing: see `stall`. Two kinds of holders may
-not release any: a pending task that is stuck itself, and an asyncio task that only stuck tasks can ever wake, and no
-timer or thread may end (see `loop_work.bound`). Everybody else may, and so may what was not found (see `holders`).
+The search names the holders, in errors and for `explain`. It also judges: does no stuck task find room, even if
+everybody who may release bytes does so? That alone proves nothing: see `stall`. Two kinds of holders cannot release
+any. One is a pending task that is stuck itself. The other is an asyncio task that only stuck tasks can wake, and that
+no timer or thread can end (see `loop_work.bound`). Everybody else may release bytes, and so may holders that were not
+found (see `holders`).
 
-Who can reach the future that an asyncio task waits for can wake it. If anybody can, as with a batcher's queue, the
-object that answers says who will (`Runtime.answerers`). If the bytes that may come free let any task in, its awaiter
-may release more, and so on: then it is no deadlock.
+An asyncio task can be woken by whoever can reach the future that it waits for. If anybody can, as with a batcher's
+queue, the object that answers says who will (`Runtime.answerers`). If the bytes that may come free let any task in, its
+awaiter may release more, and so on: then it is no deadlock.
 
-What users are told of a stall: one line in the log, or the text of an error.
+The text that users get of a stall is made here, too: one line in the log, or the text of an error.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class Finding:
 
 @dataclass
 class Held:
-    """Bytes of an account that are held: by those who refer to a thing of this number, or by a scope's owner; without
-    either, nobody knows by whom."""
+    """Bytes of an account, and who holds them: those who refer to the object of this number in the walk, or the asyncio
+    task that owns a scope. Without either, nobody knows."""
 
     account: Account
     nbytes: int
@@ -86,7 +87,7 @@ def investigate(
 
     Args:
         budget: the most seconds to search. What was not reached by then counts as held outside.
-        certain: nobody can go on. So that is not judged, and not all are asked what they hold.
+        certain: it is known that nobody can go on. So nothing is judged, and not all tasks are asked what they hold.
         thread: the number of the loop's thread; 0 for this one, on which nothing else runs until the search ends.
     """
     assert runtime.loop is not None
@@ -103,7 +104,8 @@ class _Case:
     """
 
     def __init__(self, runtime: Runtime, accounts: Collection[Account], deadline: float, most: int | None) -> None:
-        # The tasks that will set futures, by the identities of these; and those whose waiters then keep their bytes
+        # For each future, by identity, the tasks that will set it; and the futures whose waiters keep their bytes
+        # until then
         answerers = list(runtime.answerers)
         self._answered = {future: those for one in answerers for future, those in one.answered_by().items()}
         self._bound = set[int]().union(*[one.bound() for one in answerers])
@@ -122,7 +124,8 @@ class _Case:
                 self._unknown[task.scope.account.open] -= task.cost
 
     def judge(self, ended: Collection[asyncio.Task[Any]]) -> bool:
-        """Judge whether nobody goes on but those in `ended`, which may end at any time, and that lets no task in."""
+        """Whether this is a deadlock: nobody goes on but the tasks in `ended`, which may end at any time, and not even
+        the bytes that these release let a pending task in."""
         found = set[int]()
         self._awaited = {task: awaited_by(task) for task in self.waiting.difference(ended)}
         pending = [task for task in self._unfinished if task.state == PENDING]
@@ -134,7 +137,7 @@ class _Case:
             self.waiting = {task for task in stay if self._stays(task, stay, found)}
             if self.waiting == stay:
                 break
-        # What was counted twice is worth nothing
+        # Below zero, something was counted twice: then it is not known how many bytes may come free
         free = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self._unknown.items()}
         for one in self._held:
             if one.number in found if one.number >= 0 else one.owner not in self.waiting:
@@ -142,7 +145,7 @@ class _Case:
         return not any(_finds_room(task, free) for task in pending)
 
     def _stays(self, waiter: asyncio.Task[Any], others: set[asyncio.Task[Any]], found: set[int]) -> bool:
-        """Whether only stuck tasks can wake a waiter: neither those that run nor others than these."""
+        """Whether only stuck tasks, or asyncio tasks in `others`, can wake a waiter."""
         if (tasks := self._parked.get(waiter)) is not None:
             return bool(tasks) and all(task.state == PENDING for task in tasks)
         awaited = self._awaited[waiter]
@@ -171,7 +174,7 @@ class _Case:
         return finding
 
     def _holders(self, one: Held) -> tuple[str, bool]:
-        """The holders of bytes, in words, first those that may go on; and whether the bytes lie in a queue."""
+        """The holders of bytes, in words, those that may go on first; and whether the bytes lie in a queue."""
         found, others, queued = dict[Owner, str](), one.owner is None, False
         if one.number >= 0:
             found, others, queued = self._walk.holders(one.number)
@@ -195,7 +198,8 @@ def _finds_room(task: Task, free: Mapping[Account, float]) -> bool:
 
 
 def _charged(runtime: Runtime, accounts: Collection[Account]) -> tuple[list[Any], list[Held]]:
-    """What is charged to accounts: values, and owners of arrays that left, as objects; and all of it described."""
+    """What is charged to accounts: the objects whose holders are wanted (values, and arrays that left), and a
+    description of each charge."""
     everything = gc.get_objects() if sys.getallocatedblocks() < _VAST else []
     things: list[Any] = [v for v in everything if type(v) is Value and v.charge and v.account.open in accounts]
     held = [Held(v.account.open, v.charge, f"created at {line_of(v.site)}", n) for n, v in enumerate(things)]
@@ -208,8 +212,8 @@ def _charged(runtime: Runtime, accounts: Collection[Account]) -> tuple[list[Any]
 
 
 def known(runtime: Runtime, accounts: Collection[Account]) -> Iterator[tuple[Held, Any]]:
-    """What the ledger alone knows: the reserves of open scopes, and arrays that left, each with the object that others
-    hold."""
+    """What is known without a search: the reserves of open scopes, and arrays that left, each with the object that
+    others hold."""
     for scope in runtime.engine.root.tree():
         if (account := scope.account_around) is not None and account in accounts:
             owner = scope.entered_by() if scope.entered_by else None
@@ -222,7 +226,7 @@ def known(runtime: Runtime, accounts: Collection[Account]) -> Iterator[tuple[Hel
 
 
 def listed(parts: Iterable[tuple[int, str]], total: int, rest: str) -> list[str]:
-    """Lines for parts of so many bytes, the largest first; `rest` says where those bytes are that are not shown."""
+    """Lines for parts, each with its bytes, the largest first. `rest` says where the other bytes of `total` are."""
     counts = Counter(parts).items()
     sizes = sorted([(-n * nbytes, f"{n:,} x " * (n > 1) + f"{nbytes:,} bytes {text}") for (nbytes, text), n in counts])
     left = total + sum([size for size, _ in sizes[:_SHOWN]])

@@ -1,9 +1,9 @@
 """Unfinished tasks explained: why each is unfinished, in words, and all of them as a graph.
 
-Theory of operation. An unfinished task waits for at least one thing. Behind it is mostly another task, about which the
-same question is asked. So a chain is a walk, without recursion. Lines of code are looked up only for the links at its
-two ends, which are shown. The one costly question is who holds bytes (`deadlock.investigate`). It is asked only where a
-link waits for bytes, once in most chains.
+Theory of operation. An unfinished task waits for at least one thing. Behind that is mostly another task, about which
+the same question is asked. So a chain is a walk, without recursion. Lines of code are looked up only for the links at
+its two ends, which are shown. The one costly question is who holds bytes (`deadlock.investigate`). It is asked only
+where a link waits for bytes, once in most chains.
 
 The answers come from the engine's counts, and nothing is changed. So an explanation may be asked for at any moment,
 also on another thread while the loop's is blocked.
@@ -102,7 +102,7 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
         task, value = (thing, thing.value) if isinstance(thing, Task) else (thing.task, thing)
         kind = "result" if value is None or value.base is None else "view"
         name, state = (kind, "done") if task is None else (task.name, STATE_NAMES[task.state])
-        if task is not None and task.failure is not None:  # a handle tells it before the task has ended
+        if task is not None and task.failure is not None:  # a handle says so, too, before the task has ended
             state = "cancelled" if task.failure.cancelled else "failed"
         meta, device = getattr(value, "meta", None), getattr(value, "device", None)
         shape, dtype = (None, "") if meta is None else (meta.shape, str(meta.dtype))

@@ -1,4 +1,4 @@
-"""The search for an object's holders: a walk from the asyncio tasks down to what they refer to, each reference counted.
+"""The search for an object's holders: a walk from the asyncio tasks down to what they refer to, counting references.
 
 Theory of operation. `gc.get_referents` gives the objects that an object refers to; CPython's reference count says how
 many references to an object there are. When those found account for the whole count, no holder is unseen. The walk
@@ -12,8 +12,8 @@ means that no deadlock is reported.
 The walk's own references must not count. One list holds each object once. Everything else is kept by number, or is an
 unfinished task, whose references are not counted.
 
-A look at waiting asyncio tasks: where and for what they wait, and what they hold. A suspended task has a chain of
-awaits, from its coroutine down to the future that it waits for. The task waits at the last step that is the user's.
+Here is also what can be said of a waiting asyncio task: where and for what it waits, and what it holds. It has a chain
+of awaits, from its coroutine down to the future that it waits for. It waits at the last step that is the user's code.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _OWN: Final = (asyncio.Future, types.CoroutineType, *_GENERATORS, types.Function
 _AT_A_TIME: Final = 500  # objects to look at before the next look at the clock
 _INSTALLED: Final = tuple([os.path.dirname(file) + os.sep for file in (os.__file__, os.path.dirname(np.__file__))])
 _FOR_MODULES: Final = 0.1  # seconds for what only the user's modules lead to
-_OF_EACH: Final = 2_000  # of what one of those objects holds: a module's data may be a list of millions
-_WAYS: Final = 10_000  # objects between one and its holders
+_OF_EACH: Final = 2_000  # references followed from one of those objects: a module's data may be a list of millions
+_WAYS: Final = 10_000  # objects looked at on the ways from an object up to its holders
 
 # Classes for which Python has no names. If a name changes, less is found, and no deadlock is reported: then anybody may
 # wake a task.
@@ -112,13 +112,13 @@ class Walk:
         if (asker := current_task()) is not None:
             running = [frame for frame, _ in walk_stack(sys._getframe()) if is_users(frame.f_code)]
             self._owners |= {self._number(frame): asker for frame in running}
-        # The numbers of what each object refers to, one after the other, and where those of each begin. These are no
-        # lists for each, which would set off collections of all garbage.
+        # The numbers of what each object refers to, in one list, and where those of each object begin. A list for each
+        # object would set off collections of all garbage.
         self._links, self._begins = list[int](), [0]
         self._follow(deadline)
         self._owners |= {self._number(vars(module)): module for module in self._modules()}
         self._follow(thread_time() + _FOR_MODULES, _OF_EACH)
-        # The same the other way: who refers to each
+        # The links the other way round: the numbers of the objects that refer to each
         to = np.array(self._links, np.intp)
         froms = np.repeat(np.arange(len(things)), np.diff(self._begins))
         self._above: list[int] = froms[np.argsort(to, kind="stable")].tolist()
@@ -238,7 +238,7 @@ class Walk:
 
 
 def _named(what: Any, variables: Iterable[tuple[str, Any]]) -> str:
-    """The first of these variables that has a value, in words; a closure's has it in a cell."""
+    """The name of the first of these variables with this value, in words. (A closure's variable is in a cell.)"""
     if type(what) is types.CellType:
         what = what.cell_contents
     name = next((name for name, value in variables if value is what), None)
@@ -280,7 +280,7 @@ def steps_of(task: asyncio.Task[Any]) -> list[Any]:
 
 
 def end_of(task: asyncio.Task[Any]) -> Any:
-    """What the last of these steps awaits; without any step, what the task runs; None if it lets the loop turn once."""
+    """What the last of a task's steps awaits; what the task runs, if it has no step; None if it lets the loop turn."""
     steps = steps_of(task)
     return _next_link(steps[-1]) if steps else task.get_coro()
 
@@ -293,14 +293,14 @@ def awaits(task: asyncio.Task[Any], frame: int) -> bool:
 
 
 def awaited_by(task: asyncio.Task[Any]) -> asyncio.Future[Any] | None:
-    """The future that a task waits for; None if it waits for none, or if it cannot be seen."""
+    """The future that a task waits for; None if it waits for none, or if that cannot be seen."""
     end = end_of(task)
-    held = () if end is task.get_coro() else gc.get_referents(end)  # that may hold any
+    held = () if end is task.get_coro() else gc.get_referents(end)  # what the task runs may hold any future
     return next((one for one in held if isinstance(one, asyncio.Future)), None)
 
 
 def awaits_unseen(task: asyncio.Task[Any]) -> bool:
-    """Whether a task's chain of awaits ends in C: neither in a future, nor in an object of a class of Python's."""
+    """Whether a task's chain of awaits ends in C: neither in a future, nor in an object whose `send` is Python's."""
     in_python = isinstance(getattr(type(end_of(task)), "send", None), types.FunctionType)
     return not in_python and awaited_by(task) is None
 

@@ -95,7 +95,7 @@ class OnOneLoop:
         )
 
     def _interruption(self, error: BaseException) -> Failure:
-        """The failure to raise after an exception in the bookkeeping, or one that ended a stream's thread."""
+        """The failure of everything after an exception in the bookkeeping, or one that ended a stream's thread."""
         told = str(error) if isinstance(error, StreamDied) else _INTERRUPTED.format(type(error).__name__)
         return Failure(SchedulerClosed(f"{told}. {_CLOSES}"), "the scheduler", None)
 

@@ -1,4 +1,4 @@
-"""What is left to happen in an event loop: nothing, which proves a deadlock; or who may be ended by it.
+"""What may still happen in an event loop. If nothing may, a deadlock is certain; else this says which tasks may end.
 
 Theory of operation. A coroutine goes on when a callback of its loop runs. A callback runs because another one scheduled
 it, because a timer fires, because a file or a socket is ready, or because a signal's handler or a thread asks for it.
@@ -10,7 +10,7 @@ handlers of the signals by which a person or a watchdog ends a program, unless t
 counts as something that may happen. One thing is not seen: a thread without a line of Python, as of a library in C or
 Rust, that sets a future.
 
-Otherwise `bound` says which asyncio tasks a timer or a thread may be bound to: those that it leads to.
+Otherwise `bound` says which asyncio tasks a timer or a thread may end: those that it leads to.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ NAMES: Final = {
     "uvloop": ["deque", "WeakValueDictionary", "TimerHandle", "Handle", "UVPoll"],  # 0.23
     "executors": ["_threads_queues"],  # CPython 3.11 to 3.15
 }
-# The package's callbacks and handlers that only look, and asyncio's that only empties its own wake-up
+# The package's callbacks and handlers that only look at something, and asyncio's that only empties its own wake-up
 LOOKING: set[Callable[..., Any]] = {getattr(asyncio.SelectorEventLoop, "_read_from_self", print)}
 # Signals by which a person or a watchdog ends a program. (Windows has no SIGALRM.)
 _ENDING: Final = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGALRM", signal.SIGINT)}
 _WORKER: Final = getattr(getattr(executors, "_worker", None), "__code__", None)  # in it an executor's thread waits
 _PREFIX: Final = "asyncsched "  # of the names of the package's threads
-_FAR: Final = 3  # from a timer or a thread on the way to a task: one less than this many objects, besides `_PLAIN` ones
+_FAR: Final = 3  # a timer or a thread leads to a task through fewer objects than this, `_PLAIN` ones not counted
 _MOST: Final = 100_000  # objects looked at
 _WAKES: Final = (types.BuiltinMethodType, asyncio.Future)
 _PLAIN: Final = (
@@ -55,8 +55,8 @@ _PLAIN: Final = (
 
 
 def work_of(loop: Any) -> tuple[list[Any], list[Any], bool] | None:
-    """What a loop will do, without what only looks: callbacks that are due, armed timers, and whether it watches
-    anything else. None if it does not show that."""
+    """What a loop will do: callbacks that are due, armed timers, and whether it watches anything. Without callbacks in
+    `LOOKING` and the streams' wake-ups. None if the loop does not show these."""
     try:
         due, timers, watches = (_of_uvloop if type(loop).__module__ == "uvloop" else _of_asyncio)(loop)
     except (AttributeError, ValueError):
@@ -66,7 +66,7 @@ def work_of(loop: Any) -> tuple[list[Any], list[Any], bool] | None:
 
 
 def may_happen(loop: asyncio.AbstractEventLoop) -> str | None:
-    """What may still happen in a loop, in words; None if nothing may. In its callback."""
+    """What may still happen in a loop, in words; None if nothing may. Call it in a callback of that loop."""
     work = work_of(loop)
     if work is None:
         return f"the event loop, a {type(loop).__name__}, does not show what is left in it"
@@ -137,8 +137,8 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
 
 
 def foreign_threads(loops: int) -> Iterator[tuple[str, list[types.FrameType]]]:
-    """What may be at work for a loop that runs on the thread of this number: other threads than this one, in words.
-    Each with its frames, the one that runs first."""
+    """The threads that may be at work for a loop, in words, without this one and the loop's own, whose number is given.
+    Each with its frames, the innermost first."""
     here = {loops, threading.get_ident()}
     # First who is there: a thread that gives work to an idle one and then ends counts as at work
     threads = {thread.ident: thread for thread in threading.enumerate() if thread.ident not in here}
@@ -182,7 +182,7 @@ def _of_uvloop(loop: Any) -> tuple[Iterable[Any], Iterable[Any], bool]:
     watches = bool(open_) or len(found) > len(timers)  # servers, other programs, streams that write
     for one in [one for part in parts if type(part) is dict for one in list(part.values())]:
         handles = [part for part in gc.get_referents(one) if type(part).__name__ == callback]
-        # The poll of uvloop's own wake-up has a handle without a function
+        # The poll of uvloop's own wake-up has a handle that calls no Python function
         only_wakes = type(one).__name__ == poll and handles and _is_wakeup(handles, "loop")
         watches = watches or not (only_wakes or type(one).__name__ in ("int", "socket"))
     return ready, timers, watches

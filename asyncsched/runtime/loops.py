@@ -1,9 +1,8 @@
 """Event loops from outside: running one, asking one on another thread, and waking one when there is a report.
 
-*Asking.* The asking thread waits for the answer in a queue that is written in C. The locks of
-`concurrent.futures.Future` and `threading.Event` are taken and released by Python functions: a signal's exception
-there, as by Ctrl-C, leaves the lock held, and the loop's thread would wait for it for ever. The queue holds no such
-lock: only the answer is lost.
+*Asking.* The asking thread waits for the answer in a queue that is written in C. `concurrent.futures.Future` and
+`threading.Event` have locks that Python functions take and release: a signal's exception there, as by Ctrl-C, leaves
+the lock held, and the loop's thread would wait for it for ever. With the queue only the answer is lost.
 
 *Waking.* `loop.call_soon_threadsafe` works everywhere and is expensive: it makes a handle and writes a byte to a socket
 of the loop, and asyncio reads that socket until an exception says that it is empty. On Linux, with a loop that supports

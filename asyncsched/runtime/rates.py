@@ -1,15 +1,13 @@
-"""The rates at which a scheduler works off tasks and bytes.
+"""Measured rates and times, from which waits are estimated: of tasks and bytes, of grants of reserves, of batches.
 
-The claims that wait for bytes to reserve, and how fast earlier ones got theirs.
+Theory of operation. *Reserves* (`Room`, `Line`). A scope keeps its reserve until it is left, whatever its tasks do
+meanwhile. So the rate at which tasks end does not say when the next scope will be let in. The rate of earlier grants
+does: their bytes, over the time in which anybody waited. That rate is measured only under full load, so idle times do
+not lower it.
 
-Theory of operation. A scope keeps its reserve until it is left, whatever its tasks do meanwhile. So the rate at which
-tasks end does not say when the next scope will be let in. The rate of earlier grants does: their bytes, over the time
-in which anybody waited. That rate is measured only under full load, so idle times do not lower it.
-
-How long batches take. A batch of an item may take as long as one of a hundred, or a hundredth of it. So there is a time
-for each size, in powers of two. A size that was never seen takes as long as the nearest one that was. A batch needs no
-more for each item than smaller ones did that were computed later: else a size that was slow once would never be tried
-again.
+*Batches* (`Pace`). A batch of one item may take as long as one of a hundred, or a hundredth of it. So there is a time
+for each size, in powers of two. A size that was never seen takes as long as the nearest one that was. The time per item
+is at most that of smaller batches that were computed later: else a size that was slow once would never be tried again.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class Took:
 
     Args:
         weight: of the last time, where it is shorter than the mean. The first few have more.
-        longer: of one that is longer. By default more, since work that is not known to be slow is begun in vain. But
+        longer: of one that is longer. By default more, since work whose time is underestimated is begun in vain. But
             the first that is far beyond all others counts no more than twice the mean: mostly it is a single stall.
             After a second one in a row, the mean is at least the shorter of both.
     """
@@ -79,12 +77,12 @@ class Took:
         self._weight, self._longer = weight, longer
         self._count = 0
         self.mean: float = 0.0  # 0 before the first
-        self.at: float = 0.0  # when the last was; for who wants to know
+        self.at: float = 0.0  # when the last was measured, where the owner sets it
         self._off = 0.0
         self._last = 0.0  # the last time, if it was far beyond all others
 
     def add(self, seconds: float) -> bool:
-        """It took so long. Returns whether it takes longer from now on: this was the second far beyond all others."""
+        """Add a time. Returns whether it takes longer from now on: this was the second time far beyond all others."""
         self._count += 1
         if not self.mean:
             self.mean = seconds
@@ -99,12 +97,12 @@ class Took:
         return slower
 
     def at_least(self, seconds: float) -> None:
-        """It was cut short after so long, so it takes longer."""
+        """Take note that it was cut short after so long: it takes at least that."""
         self.mean = max(self.mean, seconds)
 
     @property
     def likely(self) -> float:
-        """What most take at most."""
+        """A time that few exceed."""
         return self.mean + 2 * self._off
 
 
@@ -118,7 +116,7 @@ class Pace:
     """
 
     def __init__(self, most: float, concurrency: int, *weights: float) -> None:
-        self.full: float = most  # what a batch costs that leaves items behind
+        self.full: float = most  # the mean cost of a full batch, one that leaves items behind
         self.running: dict[int, tuple[float, float]] = {}  # the cost of each batch, and when it began
         self._concurrency = concurrency
         self._weights = weights
@@ -129,7 +127,7 @@ class Pace:
         if cost:
             took = self._took.setdefault(_size(cost), Took(*self._weights))
             if took.add(seconds / cost):
-                self._took = {_size(cost): took}  # what was known of the others is true no longer
+                self._took = {_size(cost): took}  # the times of other sizes are out of date, too
             took.at = now
 
     def formed(self, cost: float, leaves: bool) -> None:
@@ -149,7 +147,7 @@ class Pace:
         return each * min(max(cost, 2.0 ** (known - 1)), 2.0**known)
 
     def expected(self, cost: float, now: float) -> float:
-        """Seconds until the last of items of this cost, all together, is computed; 0 before the first measurement."""
+        """Seconds until all items of this total cost are computed; 0 before the first measurement."""
         running = sum([max(0.0, self.seconds(one) - (now - began)) for one, began in self.running.values()])
         before = math.ceil(cost / self.full) - 1
         if before <= 0:
@@ -163,7 +161,7 @@ def _size(cost: float) -> int:
 
 
 class Spent:
-    """The seconds that each of many has spent lately, per second: exponentially weighted means."""
+    """The seconds that each of many, such as tenants, has spent lately, per second: exponentially weighted means."""
 
     def __init__(self) -> None:
         self._sums: OrderedDict[Hashable, float] = OrderedDict()  # as if all had been spent at `_at`
@@ -223,14 +221,14 @@ class Meter:
                 self._fold()
 
     def rates(self) -> tuple[float, float]:
-        """Tasks and bytes per second; 0 until a task has ended. They sink while none ends."""
+        """Tasks and bytes per second; 0 until a task has ended. They go down while none ends."""
         self._fold()
         tasks, nbytes = self._tasks.per_second, self._bytes.per_second
         slower = max(1.0, tasks * self._time)
         return tasks / slower, nbytes / slower
 
     def _fold(self) -> None:
-        """Take in the work so far, if a task has ended. Otherwise the rates would sink to 0 while a long task runs."""
+        """Take in the work so far, if a task has ended. Otherwise the rates would go to 0 while a long task runs."""
         tasks, nbytes = self._source.ended_tasks, self._source.ended_bytes
         if self._time <= 0 or tasks == self._counted[0]:
             return

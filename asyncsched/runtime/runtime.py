@@ -1,6 +1,6 @@
 """One open scheduler: its state machine, its devices, and the event loop it belongs to.
 
-Everything here runs on the loop's thread, except the wake-up, which any thread may call.
+Everything here runs on the loop's thread, except the wake-up and what says that it may be called on any thread.
 """
 
 from __future__ import annotations
@@ -92,19 +92,22 @@ class Answerer(Protocol):
 
     def bound(self) -> set[int]:
         """The identities of the futures whose waiters keep all they hold until an answer, even if told of an error."""
+        return set()
 
     def explained(self) -> list[str]:
         """The work that it computes for others, a line each."""
+        return []
 
     def unwanted(self) -> list[Task]:
         """The tasks that run for others, of whom none waits any more."""
+        return []
 
 
 class Runtime(OnOneLoop, Host):
     """One scheduler's engine, devices and event loop."""
 
     clock: Callable[[], float] = staticmethod(perf_counter)
-    # Rare, and here since CPython is slower with more than 30 attributes in a `__dict__`
+    # Seldom set, so on the class: CPython is slower with more than 30 attributes in a `__dict__`
     abandoned: bool = False  # the loop ended while tasks ran: nothing is waited for any more
     _overrun_told = False
 
@@ -118,9 +121,9 @@ class Runtime(OnOneLoop, Host):
         self.stall_watch: Callable[[Sequence[Task]], None] | None = None  # told of stuck tasks
         self._auto_bytes = auto_bytes  # whether the devices determine the limit
         self.dispatch: Callable[[], None] = self.engine.dispatch
-        self.submit: Callable[..., None] = self.engine.submit  # or the sink's
+        self.submit: Callable[..., None] = self.engine.submit  # while there is a `sink`, its own
         self._held_for = 0.0  # estimated seconds for which quick operations held this thread since the loop's last turn
-        self.sink: Sink | None = None  # where tasks go instead of the backlog
+        self.sink: Sink | None = None  # takes tasks instead of the backlog: a step that is captured, or issued whole
         self.lanes: dict[Any, Lanes] = {}  # by device, once it is open
         self._looks_up = False
         self.instruments: Instruments = Instruments(self._observe)
@@ -132,7 +135,7 @@ class Runtime(OnOneLoop, Host):
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
         # Called when tasks are stuck, to free the bytes they can spare
         self.reclaimers: set[Callable[[], bool]] = set()
-        # Asked then which tasks they keep waiting, and for which
+        # Asked in that search which asyncio tasks answer which futures; and by `explain`
         self.answerers: weakref.WeakSet[Answerer] = weakref.WeakSet()
         self.step_watchers: set[StepWatcher] = set()
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # that were made for its tensors
@@ -207,8 +210,8 @@ class Runtime(OnOneLoop, Host):
 
     @contextmanager
     def on_stream(self, number: int) -> Iterator[None]:
-        """Within, which must not `await`, tasks go to the compute stream of this number, counted around; but not on
-        devices that run some on the loop's thread."""
+        """In the block, which must not `await`, tasks go to the compute stream of this number, modulo their number.
+        Devices that run some tasks on the loop's thread are left out."""
         found = [(lanes, lanes.compute) for device, lanes in self.lanes.items() if not device.inline]
         for lanes, compute in found:
             lanes.compute = [compute[number % len(compute)]]
@@ -269,9 +272,9 @@ class Runtime(OnOneLoop, Host):
         self.submit = self._submit_late
 
     def _submit_late(self, task: Task, **_: bool) -> None:
-        """Refuse a task whose coroutine passed `check`, and then the event loop turned while the scheduler closed.
+        """Refuse a task whose coroutine passed `check` before the scheduler closed, and submits in a later turn.
 
-        Nobody waits for the task, and soon no stream would run it.
+        Closing does not wait for the task any more, and soon no stream would run it.
         """
         task.let_go()
         self.refuse()
@@ -312,7 +315,7 @@ class Runtime(OnOneLoop, Host):
         with contextlib.suppress(RuntimeError):  # the loop is closed
             assert self.loop is not None
             self.loop.call_soon_threadsafe(self.on_interrupted, self.interrupted.exception)
-        self._move_on(Life.CLOSED)  # after it, which does the same: an interrupt may come in between
+        self._move_on(Life.CLOSED)  # `on_interrupted` does so, too, if an interrupt comes before this line
         self.stop_devices()
 
     def _stop_wakeup(self) -> None:
@@ -427,8 +430,7 @@ class Runtime(OnOneLoop, Host):
     def on_overrun(self, task: Task, site: CallSite) -> None:
         """Log the first result that took the tracked bytes above a limit because its charge was too low.
 
-        Not for a task that no line of the user's submitted: whoever made that task tells it in terms that its users
-        know.
+        Not for a task that no line of the user's submitted: the package says it in other words, see `cluster.run`.
         """
         if self._overrun_told:
             return

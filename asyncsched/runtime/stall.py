@@ -6,39 +6,42 @@ Either somebody outside will drop bytes, or nobody ever will. There are three gr
 1. *Certain*, told at once: pending tasks alone hold all the bytes; or the event loop has nothing left to do, also after
    the holders were searched for (see `loop_work`), so no coroutine can go on, whoever holds what. MemoryDeadlockError.
 2. *Probable*, told after `PROBABLE` seconds without progress in an account: something may still happen in the loop, but
-   a search finds that everybody who holds the bytes waits here, and no timer or thread is bound to one of them (see
-   `deadlock`). Two independent signs, and time for whatever was overlooked. MemoryDeadlockError.
+   a search finds that everybody who holds the bytes waits here, and no timer or thread leads to one of them (see
+   `deadlock`). So there are two independent signs, and time for whatever was overlooked. MemoryDeadlockError.
 3. *Neither*: after `FIRST_LOG` seconds one line in the log, and then at most one every `NEXT_LOG` for an account, from
    what the ledger knows. It fails only after the user's `stall_timeout`, if that is set: SchedulerStalled.
 
-Each account has its own clock (`Stall`), which runs while the account is stuck. It begins anew when another task is the
-first, or when fewer bytes are held than ever in this stall: whatever comes back and is taken again is no progress. With
-the bytes of a task that failed some may go on, until they are stuck again behind a task that waited all the time. That
-is the deadlock of before, which is told after `AGAIN` seconds: otherwise it would go on for a minute, ten seconds each.
+Each account has its own clock (`_Stall`), which runs while the account is stuck. It begins anew when another task is
+the first, or when fewer bytes are held than ever in this stall: bytes that come back and are taken again are no
+progress. When a task fails, its bytes may let some others go on, until these are stuck again behind a task that waited
+all the time. That is the same deadlock, so it is told after `AGAIN` seconds. Otherwise a program with several such
+rounds would stand still for `PROBABLE` seconds in each.
 
-The engine calls `update` after each dispatch while tasks are stuck. So it costs next to nothing: it compares. All else
-is done in looks, one in the loop's next iteration, and then one after each pause. A look first tries what may free
-bytes: it collects garbage, since a dead cycle may hold them (a stored exception with its frames), young garbage at
-once, and all of it after a while; and it asks those with bytes to spare (`reclaimers`: a pipeline's read-ahead).
+The engine calls `update` after each dispatch while tasks are stuck. So `update` must be cheap: it compares. Everything
+else is done in looks, one in the loop's next iteration, and then one after each pause. A look first tries what may free
+bytes. It collects garbage, since a dead cycle may hold them (a stored exception with its frames): young garbage at
+once, and all of it after a while. It asks those with bytes to spare (`reclaimers`: a pipeline's read-ahead).
 Collections of young garbage that free nothing get a twentieth of the loop's time; those of all garbage, and searches, a
-hundredth, unless the last one freed bytes, or told a deadlock. Another thread searches, so that the loop goes on. What
-it found is told if the account is as it was, and no timer may end by then one of those who wait. If the loop has
-nothing left to do, that thread collects all garbage first: the loop sleeps. Nobody judges then who waits: if something
-may happen again when it is told, that counts for nothing, and the next look begins anew.
+hundredth, unless the last one freed bytes, or told a deadlock.
+
+Another thread searches, so that the loop goes on. Its findings count if the account is still as it was, and if no timer
+leads by now to one of those who wait. If the loop has nothing left to do, that thread first collects all garbage, since
+nobody needs the loop meanwhile. In that case it does not judge who waits. If something may happen in the loop again
+when the search is over, the deadlock is not certain, and the next look begins anew.
 
 *Scopes that grow* (`Scope.grow`) often wait for each other, and expect Preempted. No search is needed, since the ledger
 knows what they hold: see `to_preempt`.
 
-Which task fails. One failure may free the bytes that all others wait for: its awaiter unwinds, and drops what it held.
-So the oldest stuck task fails, and further ones only as long as no waiter was woken and no bytes came free: of eighty
-tasks issued ahead, all fail up to the one that is awaited. They fail for one cause, which is reported once, with their
-number. If nobody awaits a task that fails, its bytes may let the program go on to the next such stall, and so on to its
-end, without a word: so that is logged, at most every `NEXT_LOG`. The awaiter may go on without releasing anything (it
-gathers exceptions, or tries the next task). Then it is the same stall: it is looked at soon, its clock goes on, and
-each look fails twice as many of the tasks that waited then. So n of them fail in log n looks. If callers of a batcher
-keep reserves, the last of them gets the error instead, and the batch goes on.
+*Which task fails.* One failure may free the bytes that all others wait for: its awaiter unwinds, and drops what it
+held. So the oldest stuck task fails, and further ones only as long as no waiter was woken and no bytes came free: of
+eighty tasks issued ahead, all fail up to the one that is awaited. They fail for one cause, which is reported once in
+each scope. If nobody awaits a task that fails, its bytes may let the program go on to the next such stall, and so on to
+its end, without a word. So that is logged, at most every `NEXT_LOG` seconds. The awaiter may go on without releasing
+anything (it gathers exceptions, or tries the next task). Then it is the same stall: it is looked at soon, its clock
+goes on, and each look fails twice as many of the tasks that waited then. So n of them fail in log n looks. If callers
+of a batcher keep reserves, the last of them gets the error instead, and the batch goes on.
 
-Alternatives. To walk the heap and convict by what it shows was tried for long, and found wrong in both directions: any
+Alternatives. A walk of the heap that convicts by itself was tried for long, and was wrong in both directions: any
 callback may end a coroutine or empty a queue. A timeout alone cannot tell a deadlock from a slow consumer; it exists,
 off by default. Claims made in advance prevent deadlocks, and are offered: `s.scope(reserve=...)`.
 """
@@ -65,17 +68,17 @@ from .loop_work import LOOKING, bound, may_happen
 from .runtime import Runtime
 
 FIRST_LOOK = 0.05  # seconds until the first look at the loop
-NEXT_LOOK = 0.025  # the same, after some tasks failed and that freed nothing
+NEXT_LOOK = 0.025  # seconds until the next look, if tasks failed or bytes were reclaimed, and tasks are stuck again
 LONGEST = 1.0  # the longest pause between two looks
 OVERDUE = 0.25  # seconds after which a scope that waits to grow may preempt another, though one goes on
 WHOLE = 0.25  # seconds of a stall before all garbage is collected though the loop has other work
-PROBABLE = 10.0
-AGAIN = 0.5  # the same, if the first task waited when the deadlock before was told
-FIRST_LOG = 5.0
-NEXT_LOG = 30.0
+PROBABLE = 10.0  # seconds of a stall after which a search may tell a deadlock
+AGAIN = 0.5  # as `PROBABLE`, if the first task waited already when the last deadlock was told
+FIRST_LOG = 5.0  # seconds of a stall until it is logged
+NEXT_LOG = 30.0  # seconds until an account's stalls may be logged again
 LONGEST_SEARCH = 2.0  # seconds of another thread
-IN_VAIN = 0.05  # the largest share of time for collections of young garbage that free nothing, and counts of bytes
-RARE = 0.01  # the same, for collections of all garbage, and for searches, while the loop has other work
+IN_VAIN = 0.05  # the largest share of time for `_little` while it frees nothing
+RARE = 0.01  # as `IN_VAIN`, for collections of all garbage, and for searches while the loop has other work
 _NOBODY = "nobody awaits the tasks that fail: a window in the loop that makes them raises it"
 _BLOCK = 300e-9  # seconds of a whole collection for each block of memory. A guess
 
@@ -91,7 +94,7 @@ class _Stall:
         least: the least bytes held so far.
         since: when it last got stuck; None while it is not.
         before: seconds that it was stuck before that.
-        under: tasks of smaller numbers waited when a deadlock was probable here, and was told.
+        under: the number of the next task when a probable deadlock was told here: lower ones waited then.
         failed: if tasks were failed and nothing has come free since: the bytes held, the number under which tasks
             belong to this stall, and how many with waiters to fail next.
     """
@@ -135,7 +138,7 @@ class StallWatch:
         return self._runtime.loop
 
     def update(self, stuck: Sequence[Task]) -> None:
-        """Take in which tasks are stuck now. Cheap, since it is called after every change."""
+        """Take in which tasks are stuck now. Cheap, since it is called after each dispatch."""
         growths = self._runtime.ledger.growths  # with one more, perhaps all wait to grow
         states = {task.scope.account: (task.seq, task.scope.account.used, growths) for task in stuck}
         if states == self._stuck:
@@ -168,7 +171,8 @@ class StallWatch:
             self._pause, self._due, self._later = pause, due, self._loop.call_later(pause, self._look)
 
     def _known(self) -> list[Task]:
-        """The stuck tasks of accounts of which `update` was told: `statistics()`, say, takes in ends before that."""
+        """The stuck tasks, of accounts that `update` knows of. (There may be others: `statistics()`, say, takes in ends
+        without a dispatch.)"""
         return [task for task in self._runtime.engine.admission.stuck() if task.scope.account in self._stuck]
 
     def _waited(self) -> float:
@@ -184,7 +188,7 @@ class StallWatch:
             self._plan(max(FIRST_LOOK, min(2 * self._pause, LONGEST, self._timeout - self._waited())))
 
     def _helps(self) -> bool:
-        """Try what needs no search. Whether that changed who is stuck."""
+        """Try what needs no search. Returns whether that changed who is stuck."""
         runtime, waited = self._runtime, self._waited()
         if self._tries(self._little, IN_VAIN):
             return True
@@ -200,8 +204,8 @@ class StallWatch:
         return bool(runtime.ledger.growths) and self._preempts()
 
     def _tries(self, attempt: Callable[[], object], share: float) -> float:
-        """Try something, if what is in vain has left any of this share of time. The seconds that it took, if it changed
-        who is stuck; else 0."""
+        """Try something, unless vain attempts have used up this share of time. Returns the seconds that it took, if it
+        changed who is stuck; else 0."""
         if perf_counter() < self._may_try.get(share, 0.0):
             return 0.0
         before, began = self._stuck, thread_time()  # not the clock, which counts other threads
@@ -273,7 +277,7 @@ class StallWatch:
             lasted = stall.seconds(perf_counter())
             probable = finding.deadlock and stall.is_probable(lasted) and may_end.isdisjoint(finding.waiting)
             if (certain or probable) and self._stuck.get(account) == states.get(account):
-                # At once, but a caller leaves first
+                # The next search may come at once; after a caller got the error, it leaves first
                 self._may_search = 0.0 if finding.caller is None else perf_counter() + FIRST_LOOK
                 if not certain and task.seq >= stall.under:
                     stall.under = self._runtime.engine.ledger.sequence
@@ -294,7 +298,7 @@ class StallWatch:
         log.warning("%s", text)
 
     def _preempts(self) -> bool:
-        """Whether scopes wait for each other to grow. If so, one of them is preempted: see `to_preempt`."""
+        """Preempt a scope, if scopes wait for each other to grow: see `to_preempt`. Returns whether they did."""
         engine, longest = self._runtime.engine, self._runtime.room.longest_growth
         for task in self._known():
             account = task.scope.account

@@ -92,7 +92,7 @@ def _drained(runtime: Runtime) -> Engine:
 
 
 def tracked_bytes_of(runtime: Runtime) -> int:
-    """The number that `Scheduler.tracked_bytes` is."""
+    """The value of `Scheduler.tracked_bytes`."""
     engine = _drained(runtime)
     return max(0, engine.ledger.account.used - unused_reserve(engine.root))
 

@@ -127,9 +127,9 @@ async def outlast(lasts: Callable[[], bool], change: Callable[[], Awaitable[obje
 
 
 def pass_interrupt(error: BaseException) -> None:
-    """If this, raised in the body of a task group, is a Ctrl-C, let it leave the loop at once, and cancel the group.
+    """If an exception in the body of a task group is a Ctrl-C, let it leave the loop at once, and cancel the group.
 
-    Without it the group would hold the Ctrl-C back until its threads have ended.
+    Otherwise the group would hold the Ctrl-C back until its threads have ended.
     """
     if isinstance(error, KeyboardInterrupt):
         asyncio.get_running_loop().call_soon(_raise, error)

@@ -9,8 +9,8 @@ Rejected: to resume the waiting coroutine in the same turn of the loop as the an
 5% of a hop to a stream and back, but needs asyncio's private list of a future's callbacks.
 
 The ends of scopes, windows and schedulers raise the failures that nobody has seen. A scheduler closes in one of three
-ways: in order, when everything submitted has ended; by a failure or a cancellation, when the running tasks have ended;
-or out of time, with bodies still running. In each, new work is refused first, and the devices are stopped last.
+ways: in order, when everything submitted has ended; after a failure or a cancellation, when the running tasks have
+ended; or out of time, with bodies still running. Each time new work is refused first, and the devices are stopped last.
 Finished results stay readable.
 """
 
@@ -37,7 +37,7 @@ ADMITTED: Final = 0
 ANSWERED: Final = 1
 ENDED: Final = 2
 
-# Turns of the loop until a coroutine that is woken has a task's exception: one, or two if it waited for admission.
+# Turns of the loop until a woken coroutine has got a task's exception: one, or two if it waited for admission.
 _DELIVERED: Final = 2
 
 
@@ -119,8 +119,8 @@ awaited: Callable[..., Awaitable[None]] = coroutine(wait)  # the same for `async
 
 
 async def drained(runtime: Runtime, scope: Scope, before: int | None = None) -> bool:
-    """Wait until every task of the scope numbered under `before` has physically ended, and whoever awaits one that
-    failed has its exception: what nobody has seen then may be reported.
+    """Wait until every task of the scope numbered under `before` has physically ended, and until those who await a
+    failed one have its exception. Failures that nobody has seen by then may be reported.
 
     Returns whether it had to wait, and so passed through the loop.
     """
@@ -141,8 +141,8 @@ async def drained(runtime: Runtime, scope: Scope, before: int | None = None) -> 
 async def shielded(runtime: Runtime, scope: Scope) -> None:
     """Wait until a scope's tasks have ended, in spite of cancellation. Then raise the cancellation.
 
-    When it returns or raises, none is unfinished: others may submit to the scope in the turns of the loop in which the
-    end of the wait is passed on, so this looks again. If the loop ends meanwhile, the wait ends. From then on, neither
+    When it returns or raises, none is unfinished. (It looks again after each wait: others may have submitted to the
+    scope in the turns of the loop in between.) But if the loop ends meanwhile, the wait ends. From then on, neither
     outer scopes nor `aclose` wait either.
     """
     runtime.dispatch()
@@ -210,7 +210,7 @@ def _give_up(runtime: Runtime, timeout: float | None) -> TimeoutError:
     """Drop the pending tasks and close, though bodies still run. Returns the error that names them."""
     root = runtime.engine.root
     runtime.cancel_all(root.unfinished(), "aclose(), which ran out of time")
-    running = ", ".join(task.name for task in launched(runtime.engine.root))
+    running = ", ".join(task.name for task in launched(root))
     runtime.close()
     late = TimeoutError(
         f"after {timeout:g} s these tasks still run: {running} (they end by themselves, and their results are dropped)"

@@ -1,8 +1,7 @@
-"""The client's side of a request: its body, room in memory for it, and whether the client is still there; and the
-cancellation of its work.
+"""A request as seen from its client: the body, room in memory for it, the disconnect, and the cancellation of the work.
 
-Theory of operation. Only a call of `receive`, after the body, learns that the client has left. The work runs in an
-asyncio task of its own, so the server's task is free: it reads the body ahead (which is bounded), and then waits for
+Theory of operation. That the client has left is learned only by a call of `receive`, after the body. The work runs in
+an asyncio task of its own, so the server's task is free: it reads the body ahead (which is bounded), and then waits for
 the disconnect. The application gets the messages by a `receive` of its own.
 
 That wait is ended by a cancellation of the server's task: when the work has ended, and when there is a reason to cut it
@@ -10,12 +9,12 @@ short. Cancellations are counted, as by `asyncio.timeout`, to tell this one from
 on.
 
 The objects of a request have no reference cycles. Otherwise, under overload, Python's collector would stop the loop to
-collect those of refusals. That is why nobody keeps the work, or the reason to cut it short, once the wait is over.
+collect those of refused requests. So nobody keeps the work, or the reason to cut it short, once the wait is over.
 
 The room for a whole body is claimed before its first byte is read. If it were claimed piece by piece, bodies that have
 been read in part could wait for each other. It is also claimed before a reserve of the scheduler's, and the body is
-read after that: whoever has bytes of the scheduler's waits for no other's body. Claims are granted in their order. The
-room is given back when all work of the request has ended, since handlers keep the bodies.
+read after that: a request with bytes of the scheduler's never waits for the body of another. Claims are granted in
+their order. The room is given back when all work of the request has ended, since handlers keep the bodies.
 
 A scope of anyio may hold off the cancellation. asyncio cancels an asyncio task once, wherever it waits. anyio cancels
 all that is in a scope again and again, but nothing that a shielded scope in it protects. A function in one of anyio's
@@ -24,9 +23,9 @@ then is the thread's token given back. After asyncio's own `cancel()`, the token
 runs.
 
 Here both are wanted: one cancellation, as handlers for asyncio expect (else no `await` in a `finally` would work), and
-none under a shield. So the work runs in two scopes. The outer one is cancelled. The inner one is shielded from it, but
-for a moment, in which anyio cancels what no other shield protects. If that was nothing, this is tried again later:
-anyio tells nobody when a shield ends.
+none under a shield. So the work runs in two scopes. The outer one is cancelled. The inner one shields the work from
+that, except for a moment, in which anyio cancels the work unless another shield protects it. In that case it is tried
+again later, since anyio tells nobody when a shield ends.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Client:
         self._exchange = exchange
         self._receive = exchange.receive
         self._max_body, self._max_bodies = max_body, max_bodies
-        self._most = max_bodies if max_body is None else max_body  # of this body: `max_bodies` holds one at least
+        self._most = max_bodies if max_body is None else max_body  # bytes of this body; `max_bodies` is never less
         self._body_timeout = body_timeout
         self._arrived = asyncio.Event()
 
@@ -113,7 +112,7 @@ class Client:
         return scope.get("http_version", "2") < "2" or scope["method"] in ("GET", "HEAD", "OPTIONS", "TRACE")
 
     async def attend(self, work: asyncio.Task[None], cancelling: Cancelling, deadline: float | None) -> None:
-        """Read the request, and wait for its work: until that is cut short; and up to its deadline, unless the server
+        """Read the request, and wait until its work has ended or is cut short: at its deadline, say, unless the server
         has taken the whole answer by then.
 
         Raises:
@@ -159,7 +158,7 @@ class Client:
             self._wake()
 
     def ends(self) -> None:
-        """The work ends in this turn of the loop: called by itself, so that no other turn is needed to wake."""
+        """Called by the work as it ends: wakes `attend` without a further turn of the loop."""
         work = asyncio.current_task()
         assert work is not None
         work.remove_done_callback(self._wake)
@@ -207,9 +206,9 @@ class Client:
             self.end(Problem(408, f"The body did not arrive within {seconds:g} seconds.", close=True))
 
     async def _read(self) -> None:
-        """Read the body, then wait for the disconnect: one that comes before the whole answer is raised.
+        """Read the body, then wait for the disconnect. Raises Disconnected if it comes before the whole answer.
 
-        Some tests have a `receive` that never waits: it says again that there is no more body. That is a client that
+        Some test clients have a `receive` that never waits, and says again that there is no more body: then the client
         waits for its answer.
         """
         last = await self._read_body()
@@ -316,7 +315,8 @@ class Cancelling:
 
 @cache
 def _kind_of_scope() -> type[anyio.CancelScope]:
-    """That for asyncio. anyio itself asks for each scope which library runs, which takes longer than all else."""
+    """The class of anyio's scopes on asyncio. (`anyio.CancelScope()` asks each time which library runs, which takes
+    longer than everything else here.)"""
     return type(anyio.CancelScope())
 
 
@@ -324,8 +324,8 @@ class BodyRoom:
     """Bytes that are claimed for bodies.
 
     Attributes:
-        limit: most of them; None for no limit.
-        claimed: those that are.
+        limit: the most bytes; None for no limit.
+        claimed: the bytes that are claimed now.
     """
 
     def __init__(self) -> None:

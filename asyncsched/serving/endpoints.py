@@ -1,11 +1,11 @@
-"""What a server shows of itself: health, readiness, metrics, status. They pass no limit: a full server answers them.
+"""What a server shows of itself: health, readiness, metrics, status. No limit holds for them: a full server answers.
 
-The page of the status shows no data of requests, and no lines of the program.
+The status shows no data of requests, and no lines of the program.
 
-Prometheus's metrics: of requests, batches and outputs as they end; of server, scheduler, batchers and steppers when
-Prometheus asks. Several processes of one service share a folder, `PROMETHEUS_MULTIPROC_DIR`, as all users of
-Prometheus's client do. Then each writes down there, once a second at most and when it is asked, what else only itself
-could tell; whoever is asked adds up the numbers of all.
+Prometheus's metrics. Requests, batches and outputs are counted as they end; server, scheduler, batchers and steppers
+are read when Prometheus asks. Several processes of one service share a folder, `PROMETHEUS_MULTIPROC_DIR`, as with any
+use of Prometheus's client. Then each process writes what only it can read into that folder, once a second at most and
+when it is asked. The process that is asked adds up the numbers of all.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Metrics:
             self._share()
 
     def _reason_of(self, exchange: Exchange) -> str:
-        """What a request was refused for: the class of the exception, but for the server's own limits."""
+        """Why a request was refused: the class of the exception; or which of the server's own limits."""
         if exchange.refusal != "Problem":
             return exchange.refusal
         if exchange.status == 503:
@@ -207,7 +207,7 @@ class Metrics:
         return self._content_type, self._generate(registry)
 
     def _share(self) -> None:
-        """Write down for other processes what only this one could tell."""
+        """Write for other processes what only this one can read."""
         self._shared_at = perf_counter()
         for metric in self.collect():
             for sample in metric.samples:
@@ -236,7 +236,8 @@ class Metrics:
 
 
 class _Values:
-    """The values of a label, of which the first ones are kept: clients choose some, and a label must stay small."""
+    """The values of a label. The first ones are kept, others become "other": clients choose some of them, and a label
+    must have few."""
 
     def __init__(self) -> None:
         self._kept: set[str] = set()

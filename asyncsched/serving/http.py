@@ -32,7 +32,7 @@ _LONGEST = 3600.0  # most seconds for Retry-After: a measured rate near zero wou
 
 
 class Drains(Protocol):
-    """What knows whether the server is about to stop."""
+    """Says whether the server is about to stop."""
 
     draining: bool
 
@@ -51,10 +51,10 @@ class Exchange:
         disconnected: whether the client left before that.
         cancelled: whether the application was cancelled before its time.
         left: whether it was answered though the application had not ended: its later messages are refused.
-        limiter: that let it in. While the server is about to stop, responses end their connections.
-        on_taken: called then.
-        on_late: called for a message after that answer. It may raise what ends the application.
-        route: that a framework chose, once the response has started, or the work has ended; "" if no framework tells.
+        limiter: the one that let it in. While the server is about to stop, responses end their connections.
+        on_taken: called when the server has taken all of the response.
+        on_late: called for a message after it was `left`. It may raise an exception that ends the application.
+        route: the one that a framework chose, once the response has started, or the work has ended; "" if none tells.
         has_trailers: whether headers follow the response's body.
         refusal: the class of the exception that was answered in the application's place.
     """
@@ -76,8 +76,8 @@ class Exchange:
     route: str | None = None
     has_trailers: bool = False
     refusal: str = ""
-    _events: bool | None = None  # whether it is a stream of them, once that was asked
-    _tail: bytes = b"\n\n"  # of what was sent of them
+    _events: bool | None = None  # whether the response is a stream of events, once that was asked
+    _tail: bytes = b"\n\n"  # the last bytes that were sent of such a stream
 
     @property
     def name(self) -> str:
@@ -135,9 +135,12 @@ class Exchange:
         await self._pass({"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body})
 
     async def end_events(self, last: bytes = b"") -> bool:
-        """End a response early that has begun, if it is a stream of events: in order, with a last event. Returns
-        whether it was ended so. Another response must not look whole: it is left as it is, and the server closes the
-        connection. So is one whose client does not read, or that was left within an event if there is a last one."""
+        """End a response early that has begun, if it is a stream of events: in order, with a last event.
+
+        Returns whether it was ended so. Any other response must not look whole: it is left as it is, and the server
+        closes the connection. The same goes for a stream whose client does not read, and for one that stopped in the
+        middle of an event, if a last event is given.
+        """
         if self.complete or not self._is_events() or (last and not self._tail.endswith(_ENDS_OF_EVENTS)):
             return False
         with suppress(TimeoutError):
@@ -184,12 +187,12 @@ class Problem(Exception):
         self.members = members
 
     async def answer(self, exchange: Exchange, **headers: str) -> None:
-        """Send it as the response, with these further headers."""
+        """Send the problem as the response, with these further headers."""
         status, found, body = self.rendered()
         await exchange.respond(status, found.pop("content-type"), body, found | headers)
 
     def as_event(self) -> bytes:
-        """It as the last of a response's server-sent events."""
+        """The problem as a server-sent event, the last of a response."""
         return b"event: error\ndata: " + self.rendered()[2] + b"\n\n"
 
     def rendered(self) -> tuple[int, dict[str, str], bytes]:
@@ -246,7 +249,7 @@ class Row(NamedTuple):
 
 TABLE: Final = (
     Row(errors.QueueFull, 503, "A queue of the server is full, or has no room in time.", retry=True, logged=False),
-    Row(errors.TaskTooLarge, 413, "The request needs more than this server has for one."),
+    Row(errors.TaskTooLarge, 413, "The request is larger than this server allows."),
     Row(errors.DeadlineExceeded, 504, "The answer was not ready in time.", logged=False),
     Row(errors.Preempted, 503, "The server ran out of room for this request.", retry=True, logged=False),
     Row(errors.MemoryDeadlockError, 503, "The server ran out of room for this request.", retry=True),
@@ -257,8 +260,8 @@ TABLE: Final = (
 
 
 def find_problem(error: BaseException, retry_after: Callable[[], float | None]) -> Problem | None:
-    """The answer to an exception; None if it is not in the table. A group is not if any part of it is not: that is a
-    bug. `retry_after` is called if the error has none."""
+    """The answer to an exception; None if it is not in the table. A group is in it if all of its parts are: others are
+    bugs. `retry_after` is called if the error has none."""
     if isinstance(error, BaseExceptionGroup):
         _, causes = error.split(errors.TaskCancelled)
         found = [find_problem(cause, retry_after) for cause in causes.exceptions] if causes else []

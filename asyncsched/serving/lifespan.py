@@ -14,8 +14,8 @@ Theory of operation. The server sends "startup", waits for "startup.complete", s
 
 An application may know no lifespan. By ASGI it may then return, or raise any exception. So an exception before
 "startup.complete" is no failure, unless "startup.failed" announced it, which is passed on at once. Later it is a
-failure. A BaseException that is no `Exception` (SystemExit, a group with a CancelledError) always is one: no
-application says so that it knows no lifespan.
+failure. A BaseException that is no `Exception` (SystemExit, a group with a CancelledError) always is a failure: no
+application raises that because it knows no lifespan.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def run_lifespan(service: Service, app: App, scope: ASGIScope, receive: Re
 
 
 def _from_outside(error: BaseException) -> bool:
-    """Whether the server has ended it, and gets no more messages."""
+    """Whether the server itself ended the lifespan by this exception: then it gets no more messages."""
     task = asyncio.current_task()
     cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
     return cancelled or isinstance(error, GeneratorExit)

@@ -2,30 +2,31 @@
 
 Theory of operation. A request beyond a limit is refused before its body is read, with an estimate of when to come back:
 the number of requests in progress over the rate at which requests ended lately, but at most what a request took lately.
-For the rate of a server that was not full is what its clients asked for, not what it can do. There is no semaphore to
-wait at. A queue in front of the scheduler's own would hold bodies without a bound, and under overload would answer each
+(Where a server was not full, that rate is what its clients asked for, and not what it can do.) No request waits to be
+let in. A queue in front of the scheduler's own would hold bodies without a bound, and under overload would answer each
 request just when its client has given up. The estimate leaves out other refused clients, so clients that come back
 together may be refused again.
 
-Each request is charged the time for which requests of its route have kept streams busy. What all that are let in have
-still to come, over the streams, is the *wait* of one more, since the oldest goes first. A request is let in if its wait
-and its own time fit into its deadline. Requests of batchers and steppers are charged nothing for these, which refuse by
-queues of their own. Five rules:
+Each request is charged the time for which requests of its route have kept streams busy. The time that all requests
+inside have still to come, divided by the number of streams, is the *wait* of one more, since the oldest goes first. A
+request is let in if its wait and its own time fit into its deadline. What batchers and steppers compute for it does not
+count: they refuse by queues of their own. Five rules:
 
-1. *Nothing is refused without a measurement*, nor while nothing is waited for, nor what keeps no stream busy.
-2. *Long requests do not starve.* One of 1 s fits in only after a short wait, and there never is one while shorter ones
-   fill it up. So all hold to the shortest wait that any route has needed in the last minute.
-3. *No route is barred for ever.* One that is too slow for its deadline gets in if nothing is waited for, and once a
-   minute, so that a single stall is forgotten.
+1. *Nothing is refused without a measurement*, nor while there is no wait, nor if it keeps no stream busy.
+2. *Long requests do not starve.* One of 1 s, say, fits in only after a short wait, and waits are never short while
+   shorter requests fill up the server. So all hold to the shortest wait that any route has needed in the last minute.
+3. *No route is barred for ever.* One that is too slow for its deadline gets in if there is no wait, and once a minute,
+   so that a single stall is forgotten.
 4. *Tenants share.* A tenant waits for as much work of each other tenant as of its own, at most.
-5. *What can no longer be in time is refused then*, unless half of it is done: routes become slower, and streams stall.
-   The last one is not, if nothing is waited for.
+5. *A request that can no longer be in time is refused*, unless half of it is done: routes become slower, and streams
+   stall. The last request is not refused if there is no wait.
 
 A route is known from the framework, once a request is routed. So paths are remembered with their routes; a path that
 was never seen is charged what requests take on average. Without a framework the path is the route.
 
-Alternatives. The number of requests in progress over the rate at which they are answered: it refuses those that only
-wait for others. Not to begin what would be late, and nothing else: then most that begin are just in time, or just late.
+Alternatives. To estimate the wait by the number of requests in progress and the rate of answers: that refuses requests
+that keep no stream busy. To let all in, and only not begin what would be late: then most that begin are just in time,
+or just late.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from .._core.model import Scope, Task
 from ..runtime.rates import Rate, Spent, Took
 from .http import Exchange, Problem, route_of
 
-SAFE: Final = 0.9  # of a deadline is given away, since times vary
-_SLOW: Final = 0.75  # of that: a route that takes more holds up nobody's wait
-_REMEMBERED: Final = 60.0  # seconds
+SAFE: Final = 0.9  # the share of a deadline that waiting and computing may take, since times vary
+_SLOW: Final = 0.75  # the share of that from which on a route is too slow: then rule 2 does not hold for it
+_REMEMBERED: Final = 60.0  # seconds for rules 2 and 3
 _PATHS: Final = 1024  # the most that are remembered
 _NOTHING: Final = 1e-9  # seconds: sums are rounded
 _BATCHES: Final = object()  # the name of what is no request's own work
 _LOOKS: Final = 0.01  # seconds between two looks for requests that will be late
-_NOTED: Final = 256  # bodies that have ended, at the latest: other work runs while no request comes or leaves
+_NOTED: Final = 256  # ended bodies are noted when there are so many: no request may come or leave while other work runs
 
 
 class TooLate(Problem):
@@ -74,9 +75,9 @@ class Inside:
     until: float  # its deadline
     # Ends it early, for a reason. As an attribute of the exchange it would make a cycle.
     end: Callable[[Exception], None]
-    left: float  # seconds for which it will keep streams busy, but for those that are not noted yet
-    seconds: float = 0.0  # for which it has
-    core: Scope | None = None  # once it is entered
+    left: float  # seconds for which it will keep streams busy; bodies that have ended and are not noted yet included
+    seconds: float = 0.0  # for which it has kept streams busy
+    core: Scope | None = None  # its scope, once that is entered
 
 
 class Limiter(Instrument):
@@ -241,7 +242,8 @@ class Limiter(Instrument):
             self._waited_for.remove(waiting)
 
     def _longest_wait(self, likely: float, seconds: float, now: float) -> float:
-        """With which a request is let in that is likely to take so long itself, of so many seconds."""
+        """The longest wait with which a request is let in: one with so many `seconds`, of which it is `likely` to keep
+        streams busy for some. See rule 2."""
         if likely > _SLOW * seconds:
             return seconds - likely
         if now - self._needed > _REMEMBERED:
@@ -251,15 +253,19 @@ class Limiter(Instrument):
         return min(seconds - likely, self._shortest)
 
     def _wait(self, tenant: Hashable, before: float, own: float, work: float, now: float) -> float:
-        """Seconds until a request begins: its tenant has so much work before it, of so much of all tenants. It waits
-        for the work of others that are there, as much of each as its own at most, and gets what streams others leave
-        lately, or its share."""
+        """Seconds until a request begins, by work in seconds.
+
+        Args:
+            before: its tenant's work in front of it. It gets the streams that others left idle lately, or its share.
+            own: its own work: it waits for as much of each other tenant, at most.
+            work: the work left of all tenants.
+        """
         others = len(self._left) - (tenant in self._left)
         streams = max(self.streams / (2 + others), self.streams - self._spent.by_others(tenant, now))
         return max(0.0, before) / streams + min(work - self._left.get(tenant, 0.0), own * others) / self.streams
 
     def _look(self, now: float) -> None:
-        """Charge those inside by the last measurements, and refuse those that can no longer be in time."""
+        """Charge the requests inside by the last measurements, and refuse those that can no longer be in time."""
         running = self._note(now)
         self._left.clear()
         for exchange, inside in self._inside.items():
@@ -276,7 +282,7 @@ class Limiter(Instrument):
             if not begun and left > _NOTHING:
                 wait = self._wait(tenant, before[tenant] - done, left, work, now)
                 if wait > _NOTHING:
-                    late = now + SAFE * (wait + left) > inside.until  # roughly, since it is long until then
+                    late = now + SAFE * (wait + left) > inside.until  # leniently, since that time is far off
                 else:
                     late = now + left > inside.until and exchange is not last
                 if late:
@@ -288,7 +294,7 @@ class Limiter(Instrument):
             before[tenant] += left
 
     def _note(self, now: float) -> dict[Inside, float]:
-        """Note the bodies that have ended. Returns those inside with bodies that run, and for how long they do."""
+        """Note bodies that have ended. Returns the requests with running bodies, and for how long these have run."""
         while self._ended:
             scope, seconds = self._ended.popleft()
             inside = self._find(scope)
@@ -331,7 +337,7 @@ class Limiter(Instrument):
 
 
 def _done(running: dict[Inside, float]) -> float:
-    """Seconds of the work that is left which the bodies that run have done."""
+    """Seconds of the charged work that running bodies have already done."""
     return sum([min(inside.left, seconds) for inside, seconds in running.items()])
 
 

@@ -1,10 +1,10 @@
 """A scheduler inside an ASGI application: the layers through which a request passes on its way to the application, and
 the frameworks inside.
 
-A framework turns an exception that it does not know into a 500, before `Serving` sees it. So it is told of those that
-`Serving` answers, by the framework's own way to register handlers: Starlette and FastAPI (also where they are mounted
-in another application), Quart. Others are named when the server starts, with what to write. What the application has
-registered itself stays.
+A framework turns an exception that it does not know into a 500, before `Serving` sees it. So handlers for those that
+`Serving` answers are registered in the framework's own way: in Starlette and FastAPI (also where they are mounted in
+another application), and Quart. For Litestar the log says, when the server starts, what to write. Handlers that the
+application has registered itself stay.
 """
 
 from __future__ import annotations
@@ -306,8 +306,8 @@ async def _answered(service: Service, app: App, exchange: Exchange) -> None:
 async def _run(service: Service, app: App, exchange: Exchange) -> None:
     """Let a request in, and give it to the application, in one scope that waits for its work.
 
-    One that is refused is so before anything is read or waited for. A client that leaves, or does not send its body,
-    ends the request.
+    A request is refused before anything is read or waited for. A client that leaves, or does not send its body, ends
+    the request.
 
     The work has an asyncio task of its own. A function that runs in a thread cannot be ended, nor can a handler that
     ignores its cancellation. So a request that is cut short is answered in time, and the service adopts the work that
@@ -332,7 +332,7 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
         room, cancelling = client.needed(), Cancelling()
 
         async def in_scope() -> None:
-            if ambient.get() is not None:  # a server starts a pipelined request within the last one
+            if ambient.get() is not None:  # a server may start a pipelined request in the context of the last one
                 set_variable(ambient, None)
             scope._takes_turn = scope._cancels = False
             try:
@@ -363,8 +363,11 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
 
 
 async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
-    """Answer an exception, if there is an answer to it. A function of its own, since no frame that the exception passed
-    may hold it: that would be a cycle, and under overload the collector would stop the loop to collect refusals."""
+    """Answer an exception, if there is an answer to it. Returns whether there was.
+
+    It is a function of its own, since no frame that the exception passed may hold the answer, which may be the same
+    object: that would be a cycle, and under overload the collector would stop the loop to collect such cycles.
+    """
     problem = find_problem(error, service.estimated_wait)
     if isinstance(problem, BodyRefused) and problem.sending:
         await _discard(exchange.receive)
@@ -375,18 +378,19 @@ async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
 
 
 async def _told_in_events(service: Service, exchange: Exchange, error: Exception) -> bool:
-    """Tell an exception as the last event, where a response of events has begun. Returns whether that is all there is
-    to do with it: not with a bug."""
+    """Send an exception as the last event, if the response is a stream of events. Returns whether the exception is
+    answered by that: a bug is raised all the same."""
     problem = find_problem(error, service.estimated_wait)
-    if problem is None and error.__cause__ and str(error).startswith("Caught handled exception"):  # Starlette's words
+    # Starlette's words for an exception that has a handler, after the response has begun
+    if problem is None and error.__cause__ and str(error).startswith("Caught handled exception"):
         problem = find_problem(error.__cause__, service.estimated_wait)
     told = await exchange.end_events((problem or Problem(500, "The server failed.")).as_event())
     return told and problem is not None
 
 
 async def _discard(receive: Receive) -> None:
-    """Read the rest of a body, for a while. A connection that closes while its client still sends is reset, and the
-    answer lost."""
+    """Read the rest of a body, for a while. If a connection closes while its client still sends, it is reset, and the
+    answer is lost."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_LINGERS):
             while (await receive()).get("more_body"):

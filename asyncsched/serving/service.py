@@ -1,8 +1,8 @@
 """The state that requests share: the scheduler, the limits, and whether the server drains.
 
 At SIGTERM and Ctrl-C the requests in progress are answered before the server gets the signal. A server that gets it
-closes its socket at once, and gives those in progress a time of its own. It also waits for the responses that have
-begun before it tells the application to stop, so a stream of events would never end.
+closes its socket at once, and gives the requests in progress as long as it likes. It also waits for the responses that
+have begun before it tells the application to stop, so a stream of events would never end.
 
 Other processes may share the socket, as the workers of gunicorn and uvicorn do. The system goes on giving this process
 some of the new connections until it closes the socket. So what comes until then is answered as ever.
@@ -66,10 +66,10 @@ class Service:
     Attributes:
         instruments: watch every request, from the outside in.
         batchers, steppers: by name.
-        summary: adds up the work of the open scheduler; None while there is none, or if nothing would show it.
+        summary: adds up the work of the open scheduler; None while no scheduler is open, or if nothing would show it.
         adopted: work that still runs though its request was cut short and answered, with the scope of each.
-        render_metrics: gives their content type and text; None where Prometheus's client is not installed.
-        count: counts a request that has ended in the metrics: when it began, and whether it failed. None likewise.
+        render_metrics: gives the content type and text of the metrics; None if Prometheus's client is not installed.
+        count: counts an ended request in the metrics: when it began, and whether it failed. None likewise.
     """
 
     def __init__(self, make_scheduler: Callable[[], Scheduler], limiter: Limiter, options: Options) -> None:
@@ -144,7 +144,7 @@ class Service:
         return own + [task for answerer in self._scheduler._runtime.answerers for task in answerer.unwanted()]
 
     def _held_up(self) -> bool:
-        """Whether work whose requests were cut short holds all of something, so nothing else can run."""
+        """Whether work whose requests were cut short holds every place, thread or stream, so nothing else can run."""
         adopted, threads = self.limiter.adopted, self._threads
         if adopted >= self.limiter.max_requests:
             return True
@@ -274,19 +274,19 @@ _CLOSING: Final = 5.0  # seconds, in which a server closes its socket: a worker 
 class Drain(NamedTuple):
     """How a server drains."""
 
-    answer_all: Callable[[], Awaitable[None]]  # that are in progress, and go on taking requests
-    refuse: Callable[[], Awaitable[None]]  # new ones, and wait for the last
+    answer_all: Callable[[], Awaitable[None]]  # answer the requests in progress, and go on taking requests
+    refuse: Callable[[], Awaitable[None]]  # refuse new requests, and wait for the last
 
 
-_drains: list[Drain] = []  # those that await a signal, which is meant for the whole process
+_drains: list[Drain] = []  # of the servers that wait for a signal, which is meant for the whole process
 
 
 @contextmanager
 def drain_on_signals(drain: Drain) -> Iterator[None]:
-    """While open, the first SIGTERM or Ctrl-C awaits `drain` before the handler that was there before gets it. A server
-    that closes its socket only afterwards gets it before requests are refused.
+    """In the block, at the first SIGTERM or Ctrl-C, requests are answered before the handler that was there before gets
+    the signal. A server that closes its socket only when it gets the signal gets it before requests are refused.
 
-    A second one does not. If several are open, all drain at the same time.
+    A second signal goes to that handler at once. If several such blocks are open, all drain at the same time.
 
     Outside the main thread, where Python allows no signal handlers, nothing changes. Nor does it for a signal whose
     handler is not Python's: a program that embeds Python awaits `Serving.drain` itself.

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeA
 
 import numpy as np
 
-from .._core.model import Lease, Value, failure_above
+from .._core.audit import failure_above
+from .._core.model import Lease, Value
 from .._instead import no_attribute
 from ..devices.memory import deliver
 from ..errors import ImplicitBarrierError

@@ -189,7 +189,7 @@ class Graph:
     def _issued(self, leases: list[Lease], takes: Sequence[tuple[int, Value]]) -> Value:
         reads = tuple([lease._value for lease in (*leases, *self._constants)])
         self._plan.seconds = seconds = self._pace.seconds
-        self._plan.small = seconds <= self._quick
+        self._plan.quick = seconds <= self._quick
         return issue(
             self._runtime, self._device, self._op, self._plan, reads, None, NO_OPTIONS, lanes=self._lanes, takes=takes
         )

@@ -56,7 +56,7 @@ class Autograd(Protocol):
         """Carry out `output.backward(gradient)`."""
 
 
-autograd: Callable[[], Autograd]  # imports the module at the first call
+autograd: Callable[[], Autograd] = None  # type: ignore[assignment]  # imports the module at the first call
 
 
 class _Size(int):
@@ -167,6 +167,7 @@ class Methods(Unread):
     """The attributes and methods of a handle on an array to come. `Tensor` issues the operations."""
 
     __slots__ = ()
+    _node: Any  # its place on the tape of `autograd`, if it has one
 
     def _op(self, name: str, *operands: object, **options: Any) -> Self:
         raise NotImplementedError
@@ -282,6 +283,48 @@ class Methods(Unread):
         if self.size not in (1, None):
             raise ValueError(f"item() needs exactly one element, and the shape is {self.shape}: use `await t.numpy()`")
         return Number(self._value)
+
+    # -- gradients ----------------------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on this tensor are recorded, so that `backward()` finds the way back to it.
+
+        Set it to True to collect gradients of a floating-point tensor in `grad`; to False to end that.
+        """
+        return self._node is not None
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        autograd().track(self, wanted)
+
+    @property
+    def grad(self) -> Self | None:
+        """The sum of the gradients that `backward()` has brought here; None before the first."""
+        node = self._node
+        gradient: Self | None = None if node is None else node.grad
+        return gradient
+
+    @grad.setter
+    def grad(self, gradient: Self | None) -> None:
+        autograd().set_grad(self, gradient)
+
+    def backward(self, gradient: Self | None = None, *, retain_graph: bool = False) -> None:
+        """Add the gradient of this tensor to `grad` of every tensor it depends on that has `requires_grad` set.
+
+        Issues its tasks, all or none, ahead of other pending tasks in their scope, and returns at once. Drops the
+        recorded operations afterwards, so a second call raises RuntimeError unless this one had `retain_graph`. See
+        `asyncsched.autograd`.
+
+        Args:
+            gradient: of the final result with respect to this tensor, in its shape; 1 by default for a single number.
+            retain_graph: keep the recorded operations for a second call.
+
+        Raises:
+            ValueError: if this tensor was not recorded, or has several elements and no gradient is given.
+            QueueFull: if the backlog has no room for all tasks; then nothing has changed.
+        """
+        autograd().backward(self, gradient, retain_graph=retain_graph)
 
     # -- along axes, which may be positional arguments ----------------------------------------------------------
 

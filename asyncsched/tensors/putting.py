@@ -21,7 +21,7 @@ from .arguments import dtype_of
 from .handles import Handle
 from .tensor import Tensor
 
-_PLANS = CallPlan("put"), CallPlan("put", small=True)  # the second for copies on the loop's thread
+_PLANS = CallPlan("put"), CallPlan("put", quick=True)  # the second for copies on the loop's thread
 _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 

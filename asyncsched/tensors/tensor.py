@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
-from .._core.model import Lease, Task, Value, failure_above
+from .._core.audit import failure_above
+from .._core.model import Lease, Task, Value
 from .._core.ownership import enter
 from .._instead import naming_arguments
 from ..ops.index_keys import Key, encode_key
@@ -17,7 +18,6 @@ from ..ops.op import NO_OPTIONS, Op, asked, plan
 from ..ops.program import ref
 from ..ops.table import TABLE
 from ..runtime.context import find
-from . import methods
 from .arguments import NUMBERS, declined, scalar
 from .handles import Donated, Handle, runtime_of
 from .issue import issue, run_at_once, template_of
@@ -96,7 +96,7 @@ def apply(
     made, lanes = None, None
     if op.resource and not place.inline and not place.remote:
         lanes = runtime.lane_of(op.resource, place)
-    elif found.small and place.inline and first is not None:
+    elif found.quick and place.inline and first is not None:
         arrays = [a.array if type(a) is Value else a for a in args]
         a, b = arrays if found.pair else (None, None)
         made = run_at_once(op, found, first, a, b, failure_above(inputs), arrays, options)
@@ -147,7 +147,7 @@ def _apply_to_one(op: Op, x: object) -> Tensor | None:
     if found is None or (op.resource and not a.device.inline):
         return None
     made = None
-    if found.small and a.device.inline:
+    if found.quick and a.device.inline:
         above = None if a.task is None else a.failure
         made = run_at_once(op, found, a, None, None, above, (a.array,))
     if made is None:
@@ -198,7 +198,7 @@ def _forward(name: str) -> _Operator:
             return cast(Tensor, declined(other))
         if found is None or self._node is not None:
             return apply(op, (self, other))
-        made = run_at_once(op, found, a, a.array, second, above) if inline and found.small else None
+        made = run_at_once(op, found, a, a.array, second, above) if inline and found.quick else None
         if made is None and b is not None:
             made = issue(a.account.runtime, a.device, op, found, (a, b), None, NO_OPTIONS)
         elif made is None:
@@ -271,7 +271,7 @@ class Tensor(Methods):
             raise TypeError("do not call Tensor: `x = await s.put(a)` makes a tensor from an array or a list")
         self._value = value
         self._entry = None if value.holders is None else enter(value.holders)
-        self._node: Any = None  # its place on the tape of `autograd`, if it has one
+        self._node: Any = None
 
     def _op(self, name: str, *operands: object, **options: Any) -> Tensor:
         return apply(TABLE[name], (self, *operands), options)
@@ -369,49 +369,9 @@ class Tensor(Methods):
             raise IndexError(f"a list of {numbers.dtype} is no index: use integers, or one bool for each place")
         return listed(numbers, self)
 
-    # -- gradients ----------------------------------------------------------------------------------------------
-
-    @property
-    def requires_grad(self) -> bool:
-        """Whether operations on this tensor are recorded, so that `backward()` finds the way back to it.
-
-        Set it to True to collect gradients of a floating-point tensor in `grad`; to False to end that.
-        """
-        return self._node is not None
-
-    @requires_grad.setter
-    def requires_grad(self, wanted: bool) -> None:
-        methods.autograd().track(self, wanted)
-
-    @property
-    def grad(self) -> Tensor | None:
-        """The sum of the gradients that `backward()` has brought here; None before the first."""
-        return None if self._node is None else self._node.grad
-
-    @grad.setter
-    def grad(self, gradient: Tensor | None) -> None:
-        methods.autograd().set_grad(self, gradient)
-
     def detach(self) -> Tensor:
         """The same array under a handle that is not recorded."""
         return Tensor(self._value)
-
-    def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
-        """Add the gradient of this tensor to `grad` of every tensor it depends on that has `requires_grad` set.
-
-        Issues its tasks, all or none, ahead of other pending tasks in their scope, and returns at once. Drops the
-        recorded operations afterwards, so a second call raises RuntimeError unless this one had `retain_graph`. See
-        `asyncsched.autograd`.
-
-        Args:
-            gradient: of the final result with respect to this tensor, in its shape; 1 by default for a single number.
-            retain_graph: keep the recorded operations for a second call.
-
-        Raises:
-            ValueError: if this tensor was not recorded, or has several elements and no gradient is given.
-            QueueFull: if the backlog has no room for all tasks; then nothing has changed.
-        """
-        methods.autograd().backward(self, gradient, retain_graph=retain_graph)
 
     # -- operators ----------------------------------------------------------------------------------------------
 

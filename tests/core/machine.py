@@ -603,7 +603,9 @@ class EngineMachine(Promises):
         seed=st.integers(0, 2**32 - 1),
         gap=st.integers(1, 60),
         change=st.sampled_from(["dispatch", "dispatch", "submit", "cancel", "drain"]),
-        where=st.sampled_from(["", "", "launch", "run_here", "on_cancel", "let_go", "__call__", "ended", "task_ended"]),
+        where=st.sampled_from(
+            ["", "", "launch", "run_inline", "on_cancel", "let_go", "__call__", "ended", "task_ended"]
+        ),
     )
     def meddle(self, seed: int, gap: int, change: str, where: str) -> None:
         """A finaliser submits and cancels between two steps of a change."""

@@ -71,7 +71,7 @@ class Job:
         self.share = room.share
         self.account = task.scope.account
         self.needs = task.cost  # for its admission
-        self.quick: bool = getattr(task.plan, "small", False)
+        self.quick: bool = getattr(task.plan, "quick", False)
         self._lease = None if value is None else Lease(value)
         self.returned = True  # from `submit`; before that nobody else has the handle
         self.inputs = inputs

@@ -26,7 +26,7 @@ from .rig import Rig, execute
 from .shares import Shares
 
 QUANTUM = 10  # so small that bytes count in the turns
-MOST_HERE = 5  # so few that a dispatch comes to it
+MOST_INLINE = 5  # so few that a dispatch comes to it
 
 
 class Promises(RuleBasedStateMachine):
@@ -73,7 +73,7 @@ class Promises(RuleBasedStateMachine):
         self._launch = rig.launch
         admission.next, admission.push = self._checked_next, self._noted_push  # type: ignore[method-assign]
         engine.dispatch = self._counted_dispatch  # type: ignore[method-assign]
-        rig.launch, rig.run_here = self._checked_launch, self._checked_run  # type: ignore[method-assign]
+        rig.launch, rig.run_inline = self._checked_launch, self._checked_run  # type: ignore[method-assign]
         rig.on_interrupted = self._interrupted  # type: ignore[method-assign]
 
     @staticmethod
@@ -332,8 +332,8 @@ class Promises(RuleBasedStateMachine):
     def _counted_dispatch(self) -> None:
         outer, self.here = self.here, 0
         self._dispatch()
-        assert self.here <= engine_module._MOST_HERE, "the loop breathes"
-        if self.here == engine_module._MOST_HERE and not self.ledger.busy:
+        assert self.here <= engine_module._MOST_INLINE, "the loop breathes"
+        if self.here == engine_module._MOST_INLINE and not self.ledger.busy:
             assert self.rig.completions.awake, "and goes on afterwards"
         self.here = outer
 

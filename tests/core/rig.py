@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from asyncsched._core.audit import failure_above
 from asyncsched._core.completions import Completions
 from asyncsched._core.engine import Engine
 from asyncsched._core.failure import Failure
 from asyncsched._core.instrument import Host
 from asyncsched._core.ledger import Limits
-from asyncsched._core.model import DONE, CallPlan, Lane, Scope, Task, Value, Waiter, failure_above, new_value
+from asyncsched._core.model import DONE, CallPlan, Lane, Scope, Task, Value, Waiter, new_value
 from asyncsched._core.tenants import Share
 from asyncsched.devices import execution
 from asyncsched.devices.memory import Memory
@@ -67,7 +68,7 @@ class Rig(Host):
         there = all(value.array is not None for value in task.inputs)
         return self.loop if there and all(other.state >= DONE for other in task.after or ()) else None
 
-    def run_here(self, task: Task) -> None:
+    def run_inline(self, task: Task) -> None:
         self.ran.append(task)
         execute(task)
 
@@ -84,7 +85,7 @@ class Rig(Host):
         scope = scope or self.root
         value = new_value(scope.account, None, None, cost)
         value.holders = []  # counted, small as it is
-        task = Task(scope, CallPlan(name, small=quick), value, Made(), inputs, None, None, self.lanes, cost)
+        task = Task(scope, CallPlan(name, quick=quick), value, Made(), inputs, None, None, self.lanes, cost)
         task.expedited = expedited
         return task, value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncsched._core.engine import _MOST_HERE
+from asyncsched._core.engine import _MOST_INLINE
 from asyncsched._core.model import Task, Value
 
 from .rig import Rig, answered, names
@@ -70,10 +70,10 @@ def test_the_loop_breathes():
     rig.completions.wake = lambda: woken.append(None)
     slow, _ = rig.submit()
     rig.dispatch()
-    for _ in range(2 * _MOST_HERE + 1):
+    for _ in range(2 * _MOST_INLINE + 1):
         rig.submit(quick=True)
     rig.finish(slow)
-    for ran in (_MOST_HERE, 2 * _MOST_HERE, 2 * _MOST_HERE + 1):
+    for ran in (_MOST_INLINE, 2 * _MOST_INLINE, 2 * _MOST_INLINE + 1):
         rig.completions.awake = False
         woken.clear()
         rig.engine.dispatch()

@@ -14,7 +14,7 @@ from asyncsched._core import engine, tenants
 from tests.thorough import usually
 
 from .machine import CarelessMachine, EngineMachine
-from .promises import MOST_HERE, QUANTUM
+from .promises import MOST_INLINE, QUANTUM
 
 
 @pytest.mark.timeout(400)  # for a failure to be shrunk: otherwise it takes seconds
@@ -25,7 +25,7 @@ from .promises import MOST_HERE, QUANTUM
 )
 def test_random_histories(monkeypatch: pytest.MonkeyPatch, machine: type[EngineMachine], examples: int) -> None:
     monkeypatch.setattr(tenants, "QUANTUM", QUANTUM)
-    monkeypatch.setattr(engine, "_MOST_HERE", MOST_HERE)
+    monkeypatch.setattr(engine, "_MOST_INLINE", MOST_INLINE)
     run_state_machine_as_test(
         machine,
         settings=settings(

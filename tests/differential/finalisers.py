@@ -170,6 +170,7 @@ class AddressSpace(Pressure):
         import resource
 
         self._rng, self._on, self._resource = rng, False, resource
+        sys.modules["numba"] = None  # type: ignore[assignment]  # not installed: LLVM ends a process without memory
         libc = ctypes.CDLL(None)
         for name, value in ((-3, 4096), (-2, 0), (-1, 0), (-8, 1)):  # mmap and top pad, trimming and arenas
             libc.mallopt(name, value)  # so that little is free that was taken before

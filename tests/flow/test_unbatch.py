@@ -234,7 +234,7 @@ async def test_what_is_refused(s: asc.Scheduler) -> None:
         (1, TypeError, "not int: with `.flat_map"),
         ("text", TypeError, "not str"),
         (np.ones(()), TypeError, "not ndarray"),
-        (([1, 2], [1]), ValueError, r"as many in each of its fields, not \[1, 2\]"),
+        (([1, 2], [1]), ValueError, r"equally many parts, not \[1, 2\]"),
     ]:
         with pytest.raises(error, match=told):
             await drain(s.pipeline([item]).unbatch())

@@ -89,7 +89,7 @@ async def test_indices_from_the_end_are_those_of_the_shortest(s: asc.Scheduler) 
 
 
 async def test_it_is_strict_in_any_order(s: asc.Scheduler) -> None:
-    with pytest.raises(ValueError, match="3, 2 items"):
+    with pytest.raises(ValueError, match="not 3, 2"):
         await drain(s.pipeline([1, 2, 3], order=[0, 1]).zip([*"ab"], strict=True))
 
 

@@ -103,8 +103,8 @@ def test_undeclared_properties_show_in_the_operations_behaviour():
     form, small = meta(x.shape, x.dtype), meta((2000,), x.dtype)
     assert len(cut.parts(CUBE, resolve(CUBE, np), (x,), x)) > 1
     assert cut.parts(FORGETFUL, resolve(FORGETFUL, np), (x,), x) == []
-    assert plan(CUBE, (small,), {}).small
-    assert not plan(FORGETFUL, (small,), {}).small
+    assert plan(CUBE, (small,), {}).quick
+    assert not plan(FORGETFUL, (small,), {}).quick
     assert plan(CUBE, (form,), {}).estimate < plan(FORGETFUL, (form,), {}).estimate
 
 

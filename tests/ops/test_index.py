@@ -277,7 +277,7 @@ def runs_only(x, key, value=0) -> bool:
 def test_masks_have_an_unknown_length(check):
     x = values((3, 4), "f4")
     found = check("getitem_advanced")(lambda: x[x > 0], x, x > 0, key=("tensor",))
-    assert (found.meta.shape, found.meta.bound, found.small) == ((None,), (12,), False)
+    assert (found.meta.shape, found.meta.bound, found.quick) == ((None,), (12,), False)
     rows = np.array([True, False, True])
     found = check("getitem_advanced")(lambda: x[rows], x, rows, key=("tensor",))
     assert (found.meta.shape, found.meta.bound) == ((None, 4), (3, 4))

@@ -133,12 +133,12 @@ SLOW = [
 
 @pytest.mark.parametrize("found", QUICK)
 def test_an_operation_shorter_than_a_hop_may_run_inline(found):
-    assert found.small
+    assert found.quick
 
 
 @pytest.mark.parametrize("found", SLOW)
 def test_a_longer_operation_may_not_run_inline(found):
-    assert not found.small
+    assert not found.quick
 
 
 def test_time_beyond_a_tasks_own_cost_counts():
@@ -185,7 +185,7 @@ def test_integers_are_checked_each_time():
 def test_unknown_lengths(name, operands, options, shape, bound):
     found = planned(name, *operands, **options)
     assert (found.meta.shape, found.meta.bound) == (shape, bound)
-    assert not found.small or None not in shape
+    assert not found.quick or None not in shape
     assert found.nbytes == (0 if TABLE[name].view else found.meta.nbytes)
 
 

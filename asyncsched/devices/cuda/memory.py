@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ..._core.audit import failure_above
 from ..._core.completions import Completions
 from ..._core.failure import Failure
-from ..._core.model import Lease, Task, Value, failure_above
+from ..._core.model import Lease, Task, Value
 from ..._system import Log
 from ...ops.kernels import checks
 from ...ops.op import CARD_GRANULE, Plan, resolve

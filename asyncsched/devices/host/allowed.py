@@ -48,7 +48,7 @@ def resident_memory() -> tuple[int, int]:
 
 
 def _own() -> Iterator[int]:
-    """What is left by the process's own limits (`ulimit -v`, `ulimit -d`). They count all that it has mapped."""
+    """The bytes that the process's own limits (`ulimit -v`, `ulimit -d`) leave. They count all that it has mapped."""
     with suppress(ImportError):  # not on Windows
         import resource
 
@@ -56,7 +56,7 @@ def _own() -> Iterator[int]:
         for kind, used in ((resource.RLIMIT_AS, mapped[0]), (resource.RLIMIT_DATA, mapped[5])):
             most = resource.getrlimit(kind)[0]
             if most != resource.RLIM_INFINITY:
-                yield max(2, most - used)  # so that half of it is a limit
+                yield max(2, most - used)  # at least 2, so that half of it is a limit above 0
 
 
 def _pages() -> list[int]:

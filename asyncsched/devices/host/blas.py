@@ -1,4 +1,4 @@
-"""The threads of BLAS, if several streams want the processors, too. It is a setting of the process, and is restored.
+"""The number of threads of BLAS, where several streams need the processors, too: a setting of the process, restored.
 
 Theory of operation. The threads of a BLAS take the same processors as the streams, and spin there for 25 to 100 ms
 after each product. So while several streams compute, each has its part of the processors: mostly one thread. A product,
@@ -30,7 +30,7 @@ _OPENBLAS = [
     f"{prefix}openblas_set_num_threads{suffix}" for prefix, suffix in product(("scipy_", ""), ("64_", "_64", ""))
 ]
 _lock = Lock()
-# Of each device with several streams: how many, and the list of what to call when it rests
+# For each device with several streams: how many, and the list of functions to call when it has no more tasks
 devices: dict[object, tuple[int, list[Callable[[], None]]]] = {}
 computing: dict[object, bool] = {}  # devices that compute: whether their task has one stream's part
 _libraries: list[tuple[Setter, int]] = []  # and how many threads each library had before
@@ -101,9 +101,12 @@ def _wanted() -> int | None:
 
 
 def _setter(library: LibController) -> Setter:
-    """The functions that set it on any thread. threadpoolctl's controller ignores other settings while it lives,
-    another loop's and the user's own. So OpenBLAS's function is used where it is found. (With OpenMP each thread has a
-    setting of its own, which threadpoolctl sets.)"""
+    """The function that sets a library's number of threads, on any thread.
+
+    threadpoolctl lets one thread set that of OpenBLAS, as long as that thread lives, and ignores all others: another
+    loop's, and the user's own. So OpenBLAS's function is used where it is found. (With OpenMP each thread has a setting
+    of its own, which threadpoolctl sets.)
+    """
     own = library.internal_api == "openblas" and library.info().get("threading_layer") != "openmp"
     named = [getattr(library.dynlib, name, None) for name in (_OPENBLAS if own else ())]
     found: Setter = next(filter(None, named), library.set_num_threads)
@@ -111,7 +114,7 @@ def _setter(library: LibController) -> Setter:
 
 
 def _forked() -> None:
-    """The child of a fork: the parent's devices compute in the parent, and one of its threads may have the lock."""
+    """In the child of a fork: forget the parent's devices, and the lock, which one of its threads may hold."""
     global _lock
     _lock = Lock()
     computing.clear()

@@ -131,7 +131,7 @@ class Pool:
         self._clock = count()
         self._lock = Lock()
         self._returned: deque[Block | int] = deque()
-        if not poison:  # in C: a signal's exception comes before, and the caller tries again, or after
+        if not poison:  # a method in C: a signal's exception comes before it, and the caller tries again, or after it
             self.give = self._returned.append  # type: ignore[assignment, method-assign]
 
     def take(self, nbytes: int) -> Block:

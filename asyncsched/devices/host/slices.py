@@ -40,10 +40,10 @@ class Attributes(Structure):
     ]
 
 
-def attributes(thread: int = 0) -> Attributes | None:
-    """How a thread is scheduled, by its native number: by default the calling one. None where that is not known."""
+def attributes() -> Attributes | None:
+    """How the calling thread is scheduled. None where that is not known."""
     found = Attributes()
-    return found if _call(0, thread, byref(found), sizeof(found), 0) else None
+    return found if _call(0, 0, byref(found), sizeof(found), 0) else None
 
 
 def take_long_slices() -> None:

@@ -1,8 +1,8 @@
 """One call for the items of many callers.
 
 Theory of operation. Callers put an item into a queue and wait for a future each. While the queue holds anything, up to
-`concurrency` runners live: each forms a batch, computes it and forms the next. It ends when it finds the queue empty.
-So there is nothing to open or close, and nothing polls. Items that arrive while all runners are busy are the next
+`concurrency` runners live. Each forms a batch, computes it and forms the next, and ends when it finds the queue empty.
+So there is nothing to open or close, and nothing polls. Items that arrive while all runners are busy make the next
 batch: batches grow with the load, and a lone item is not held up.
 """
 

@@ -15,15 +15,15 @@ once. So that they do not wait for ever if there is none, one goes first after `
 out.
 
 Members whose scope has a deadline do not share: where one of them would go, the oldest that can goes. Else all would be
-late together. And a member that could not have its last output in time is refused: by the cost of those before it, and
-by how many steps members took lately.
+late together. A member that could not have its last output in time is refused. That is estimated by the cost of those
+before it, and by how many steps members took lately.
 
 Alternatives. The oldest first, as with a batcher's items: then long prompts go before the tokens of others, whose gaps
 grow. Only shares of cost: if prompts come together, each then goes before the tokens of those that went first. The
 cheapest first: then a prompt never goes while streams of tokens fill the steps. Lists that are kept sorted: members
 come back at each step, so it costs less to sort those that are there.
 
-What a function of a batch may return: one result for each item, in their order.
+`one_each` checks what a function of a batch returns: one result for each item, in their order.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from ...runtime.rates import Pace, Took
 from ..scope import Scope
 from .queue import SAFE, STEP, Entry, Group, Queue, Tenant, Words, late, too_late
 
-NOBODY: Final = Tenant(name=None, group=Group(0))  # of a member that is in no row
+NOBODY: Final = Tenant(name=None, group=Group(0))  # the tenant of a member that has not been in a row yet
 
 
 @dataclass(slots=True, eq=False)
@@ -60,14 +60,14 @@ class Seat(Entry):
     number: int  # in the order of joining
     ended_step: Callable[[Seat, Any], None]  # gets what a step gave for it, on the loop's thread
     loop: asyncio.AbstractEventLoop
-    joined_in: Ambient | None  # and by whom
-    joined_by: weakref.ref[asyncio.Task[Any]]
+    joined_in: Ambient | None  # the scope that it joined in
+    joined_by: weakref.ref[asyncio.Task[Any]]  # the asyncio task that joined
     unread: deque[Any] = field(default_factory=deque)
     since: float = 0.0  # when it joined, was given its last output, or went on after a pause
-    stands: float = 0.0  # see the head of this file
-    steps: int = 0  # it has had so many
-    done: float = 0.0  # and these cost so much
-    in_row: bool = False  # of its tenant
+    stands: float = 0.0  # its place on the clock of its tenant, see the head of this file
+    steps: int = 0  # that it has had
+    done: float = 0.0  # the cost of these
+    in_row: bool = False  # whether it is among the items of its tenant
     joined: bool = False  # it has its reserve, if it needs one
     room: Scope | None = None  # the scope with its reserve
     reserved: int = 0
@@ -111,8 +111,6 @@ class MemberQueue(Queue):
     """The members that wait for a step. They are put into the rows of their tenants only when not all fit: mostly they
     wait for one turn of the loop, and then all go."""
 
-    refused: int
-
     def join(self, seat: Seat, cost: float, now: float) -> None:
         """A member waits for its next step, which has this cost."""
         seat.cost, seat.arrived, seat.going = cost, now, True
@@ -122,7 +120,8 @@ class MemberQueue(Queue):
         super().__init__(STEP, max_cost, None, cost)
         self.pace: Pace = Pace(max_cost, 1, 1 / 32, 1 / 32)  # a member takes many steps, so their mean counts
         self.seats: dict[int, Seat] = {}  # of the members that are there, or wait for their reserve; by identity
-        # Of a member: how many steps it takes, and what they cost. These vary, and become no slower.
+        # How many steps a member takes, and what they cost in all. A larger number weighs no more than a smaller one:
+        # they vary, and do not get slower.
         self._steps, self._work = Took(1 / 32, 1 / 32), Took(1 / 32, 1 / 32)
 
     def check_member(self, seat: Seat, deadline: float, now: float) -> None:
@@ -136,8 +135,8 @@ class MemberQueue(Queue):
             raise too_late(seconds, deadline - now)
 
     def learn(self, seat: Seat, *, whole: bool) -> None:
-        """A member leaves, after all of its steps, or as it was cut short. Members that have not begun, and can no
-        longer have their last output in time, are refused."""
+        """Learn from a member that leaves: after all of its steps (`whole`), or cut short. Refuse members that have not
+        begun, and can no longer have their last output in time."""
         for took, found in ((self._steps, seat.steps), (self._work, seat.done)):
             took.add(found) if whole else took.at_least(found)
         now, before = monotonic(), list[Seat]()
@@ -152,8 +151,11 @@ class MemberQueue(Queue):
                 one.settle(too_late(seconds, one.deadline - now))
 
     def _expected(self, seat: Seat, upto: list[Seat]) -> float:
-        """Seconds until a member has its last output, by those that go up to it: until there is room for it in a step,
-        and its own steps. It waits for as much of each other tenant as of its own, at most, by their weights."""
+        """Seconds until a member has its last output: until there is room for it in a step, and then its own steps.
+
+        Only the members in `upto` are before it; it is the last of these. It waits for as much work of each other
+        tenant as of its own, by their weights, at most.
+        """
         cost = sum([one.cost for one in upto])
         own = self._steps.likely * self.pace.seconds(min(cost, self.pace.full))
         if cost <= self.pace.full:
@@ -206,7 +208,7 @@ class MemberQueue(Queue):
         seat.tenant.group.waiting += 1
 
     def _chosen(self) -> Iterator[Entry]:
-        """The members that go where not all fit."""
+        """The members of the next step, if not all fit."""
         for seat in cast(list[Seat], self._items):
             if not seat.in_row:
                 self._put_into_row(seat)
@@ -241,7 +243,7 @@ def _owner(seat: Seat) -> tuple[Hashable, float]:
 
 
 def _in_order(tenant: Tenant) -> list[Seat]:
-    """The members of a tenant as they go, if they fit."""
+    """The members of a tenant in the order in which they go, as far as they fit."""
     seats = cast(Iterable[Seat], tenant.items)
     least = min([seat.cost for seat in seats if seat.begun], default=inf)
     prompts = {seat for seat in seats if not seat.begun and seat.cost > least}
@@ -279,8 +281,8 @@ def one_each(returned: Any, wanted: int, name: str, words: Words) -> list[Any]:
 
 
 def _refused(returned: Any) -> str | None:
-    """What is no row of results for a batch, in words: also what might have as many parts as there are items by
-    chance."""
+    """In words, why an object is no list of results; None if it may be one. Refused are also kinds that could have the
+    right length only by chance."""
     kind = type(returned).__name__
     if getattr(returned, "ndim", 1) == 0:  # an array without axes: its length raises
         return "a single number"

@@ -1,5 +1,4 @@
-"""The items that wait for a batch. They are counted, bounded, dropped as soon as nobody wants them, and tried again in
-parts.
+"""The items that wait for a batch: their bound, their order, and the parts in which failed batches are tried again.
 
 Theory of operation. Each tenant has a row of its own, first in, first out. Callers that name no tenant share the row of
 None. A fair queue says whose first item goes next, by the cost that was computed for each tenant over its weight. So a
@@ -37,7 +36,7 @@ from ..._core.tenants import Tenant as Owner
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passable
 from ...runtime.rates import Pace, Rate
 
-SAFE: Final = 0.9  # of the time to a deadline is given away, since times vary
+SAFE: Final = 0.9  # the share of the time to a deadline that waiting and computing may take, since times vary
 
 
 class Words(NamedTuple):
@@ -65,9 +64,9 @@ class Tenant(Member):
     name: Hashable
     group: Group
     items: OrderedDict[Entry, None] = field(default_factory=OrderedDict)
-    cost: float = 0.0  # of these
-    # For members, see `MemberQueue`: the place of the one that went last, and how many steps in a row left out all
-    # parts of prompts.
+    cost: float = 0.0  # of the items
+    # For members, see `MemberQueue`: the place on the clock of the one that went last, and how many steps in a row left
+    # out all parts of prompts.
     clock: float = 0.0
     left_out: int = 0
 
@@ -136,8 +135,8 @@ class Waiting(Entry):
 
 
 def late(words: Words) -> DeadlineExceeded:
-    """The error for a caller whose item nobody wanted any more, so it was not computed. The deadline may belong to a
-    scope in which the caller was only started: then it ends nothing else of the caller."""
+    """The error for an item that was not computed, since its deadline has passed. That may be the deadline of a scope
+    in which the caller was only started: then it ends nothing else of the caller."""
     return DeadlineExceeded(
         f"the deadline of the scope in which this was started passed before a {words.batch} had room for its"
         f" {words.item}: allow more with `s.scope(deadline=)`, or start longer work outside of the scope"
@@ -155,13 +154,13 @@ def too_late(seconds: float, left: float) -> QueueFull:
 
 
 def is_error(result: Any) -> bool:
-    """Not by `isinstance`, which asks the object: that may raise."""
+    """Whether a result is an exception. Not by `isinstance`, which asks the object: that may raise."""
     return issubclass(type(result), BaseException)
 
 
 def own(error: BaseException) -> BaseException:
-    """A copy for one of several callers. It never is an exception that ends their task in silence, or the event
-    loop."""
+    """A copy of an exception for one of several callers. An exception that would end the event loop, or the caller's
+    task in silence, is wrapped in another."""
     try:
         if issubclass(type(error), KeyboardInterrupt | SystemExit):
             told = RuntimeError(f"a batch raised {error!r}, which would end the event loop if it were raised here")
@@ -174,7 +173,7 @@ def own(error: BaseException) -> BaseException:
 
 
 class Queue:
-    """The items of all tenants. A call that changes the contents changes the counts, too.
+    """The items of all tenants, with their counts.
 
     Args:
         cost: what an item costs; None: each costs 1.
@@ -249,8 +248,8 @@ class Queue:
             raise too_late(seconds, deadline - now)
 
     def shed(self, now: float) -> None:
-        """Refuse items that can no longer be computed in time, behind those that can. One is kept in any case if none
-        is computed."""
+        """Refuse items that can no longer be computed in time, the later ones of each tenant first. If nothing is
+        computed now, one item is kept in any case."""
         alone = not self.pace.running
         for tenant in [tenant for group in self._groups.values() for tenant in group.tenants.values()]:
             kept = 0.0
@@ -265,8 +264,11 @@ class Queue:
                     kept, alone = kept + entry.cost, False
 
     def _before(self, tenant: Tenant, cost: float) -> float:
-        """The cost of the items that are computed up to the one with which its tenant's cost this much, as tenants
-        share: at most, since no more is known of the others than what they cost together."""
+        """The most that is computed, in cost, until a tenant's first items are done, which cost this much.
+
+        Higher classes go first. The other tenants of its class get their shares by weight, and at most what they wait
+        with.
+        """
         group = tenant.group
         above = [other for other in self._groups.values() if other.level > group.level]
         higher = sum([one.cost for other in above for one in other.tenants.values()])
@@ -275,8 +277,8 @@ class Queue:
         return higher + cost + min(sum([one.cost for one in others]), cost * shares)
 
     def tenant(self, owner: Owner | None) -> Tenant:
-        """The tenant of a scope, or of a caller in no scope. It is made if it is new. The caller then pushes an item of
-        it at once."""
+        """The tenant of a scope, or of a caller in no scope; a new one if it is not known. Then push an item of it at
+        once."""
         name, weight, level = (None, 1.0, 0) if owner is None else (owner.name, owner.weight, owner.priority.level)
         group = self._groups.get(level)
         if group is None:
@@ -296,7 +298,7 @@ class Queue:
         self.accepted += 1
 
     def drop(self, waiting: Entry) -> bool:
-        """Its caller has left. Returns True if it was here. Nothing happens if it is in a batch already."""
+        """Drop an item whose caller has left. Returns whether it was here: in a batch, nothing happens to it."""
         if waiting not in self._items:
             return False
         self._remove(waiting)
@@ -344,7 +346,7 @@ class Queue:
         return list(self._groups.values())
 
     def _charge(self, taken: Entry) -> None:
-        """An item goes, and perhaps not all fit: charge its tenant and its class."""
+        """Charge the tenant and the class of an item that goes."""
         group = taken.tenant.group
         group.shares.charge(taken.tenant, taken.cost)
         for other in self._groups.values():

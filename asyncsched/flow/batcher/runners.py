@@ -63,10 +63,10 @@ class Runners:
         self._begin_anew()
 
     def bind(self) -> asyncio.AbstractEventLoop:
-        """The running event loop. From now on they belong to it.
+        """The running event loop, to which the runners belong from now on.
 
         Raises:
-            RuntimeError: if they belong to another that is open, or if the function that they call asks.
+            RuntimeError: if they belong to another loop that is open, or if the function that they call is the caller.
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -92,11 +92,12 @@ class Runners:
         """Forget all that a closed event loop has left."""
         self.computing: int = 0
         self._parts = Parts()
-        # The runners that will look at the queue again. (The loop itself keeps weak references.)
+        # The runners that will look at the queue again. (The loop has only weak references to them.)
         self._tasks: set[asyncio.Task[None]] = set()
         # Members that wait for bytes, each with the asyncio task that then puts it into the queue.
         self.growing: dict[Entry, asyncio.Task[None]] = {}
-        # The batches that are computed. Weak references: a batch holds items, and a search for holders would end here.
+        # The batches that are computed. Weak references: a batch holds items, and a search for their holders would end
+        # here.
         self._batches: weakref.WeakSet[Batch] = weakref.WeakSet()
 
     def wake(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -154,7 +155,7 @@ class Runners:
             self._batches.add(batch)
             if not self._goes_on:
                 name = f"{self._words.batch} of {self.name}"
-                share = max(1, len(self._queue))  # one for each that waits, as if it came without a batcher
+                share = max(1, len(self._queue))  # one for each item that waits, as if each came without a batcher
                 async with self._around().scope(name=name, reserve=self._reserve, weight=share) as scope:
                     wanted, results = await self._computed(batch, scope)
             else:
@@ -219,7 +220,7 @@ class Runners:
         return [task for scope in scopes for task in scope._running()]
 
     def _form(self, batch: Batch) -> None:
-        """Choose the items of a batch, as late as possible, unless that was done."""
+        """Choose the items of a batch, unless that was done. Called as late as possible."""
         if batch.formed:
             return
         batch.formed, now = True, monotonic()
@@ -338,8 +339,9 @@ class Lasting(contextlib.AsyncExitStack):
 class Batch:
     """Items that are computed at once: those of the queue, or a part of a batch that failed."""
 
-    part: list[Entry] | None  # empty once it is formed
-    # Once it is formed, until it ends. The only list of them, since callers' exceptions hold the frames of a runner.
+    part: list[Entry] | None  # the part, which is empty once it is formed; None for items of the queue
+    # The items, from when it is formed until it ends. The only list of them, since callers' exceptions hold the frames
+    # of a runner.
     items: list[Entry] = field(default_factory=list)
     formed: bool = False
     cost: float = 0.0  # of the items of the queue
@@ -357,9 +359,9 @@ class Batch:
 
 
 def _leave_scopes(caller: Ambient | None = None) -> None:
-    """Work in the scheduler's root scope, since a batcher outlives the scope in which it was made (a request's, say).
+    """Make the scheduler's root scope the ambient one: a batcher outlives the scope in which it was made.
 
-    A batcher that was made outside of any scheduler (say, before a server opened its own) works for its caller's.
+    A batcher that was made outside of any scheduler (say, before a server opened its own) uses its caller's.
     """
     here = innermost()
     if here is None and caller is not None and caller.runtime.life is Life.OPEN:

@@ -304,7 +304,7 @@ class Stepper(Generic[Member, Output]):
         self._numbers = count()
         self._joined = self._begun = self._failed = self._outputs = 0
         self._first_seconds = self._gap_seconds = self._longest_gap = 0.0
-        # Told of each output: whether it is its member's first, and seconds since the one before, or since it joined
+        # Told of each output: whether it is its member's first, and the seconds since the one before, or since joining
         self._on_output: Callable[[bool, float], None] | None = None
 
     @asynccontextmanager
@@ -396,7 +396,7 @@ class Stepper(Generic[Member, Output]):
         return 0 if reserve is None else parse_bytes(reserve, "reserve")
 
     def _go(self, seat: Seat, now: float) -> None:
-        """Let a member wait for a step, and for bytes before it. If its cost raises, nothing has changed."""
+        """Let a member wait for a step; first for bytes, if it needs more. If its cost raises, nothing has changed."""
         cost = self._queue.cost_of(seat.item)
         seat.deadline = deadline(seat.joined_in, seat.joined_by())  # a scope around it may have been left since
         if callable(self._reserve) and seat.room is not None and (more := self._asked(seat) - seat.reserved) > 0:
@@ -406,7 +406,7 @@ class Stepper(Generic[Member, Output]):
             task.add_done_callback(partial(self._grown, seat, more))
             seat.going = True
             return
-        self._queue.join(seat, cost, now)  # first, since an eager task begins at once, and would find nothing
+        self._queue.join(seat, cost, now)  # before `wake`: an eager runner looks at the queue at once
         try:
             self._runners.wake(seat.loop)
         except BaseException:
@@ -423,7 +423,7 @@ class Stepper(Generic[Member, Output]):
         self._settle(seat, SKIP if error is None else error)
 
     def _again(self, seat: Seat) -> None:
-        """The same for one that was paused."""
+        """Let a member that was paused wait for a step."""
         seat.since = now = monotonic()
         self._go_or_end(seat, now)
 

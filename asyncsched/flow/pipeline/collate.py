@@ -1,4 +1,4 @@
-"""Batches of items: made of a list of them, or as the items come.
+"""Batches made of items: of a list of them, or as the items come.
 
 Theory of operation. Stacking arrays takes as many bytes again as they have, and meanwhile the arrays of the next batch
 come. With the batch that the consumer has, these are the bytes of four batches. So the arrays of a large batch are
@@ -21,7 +21,7 @@ from .marks import PLAIN, Marked
 from .position import Origin
 from .stages import Numbered
 
-PACKED: Final = object()  # in place of a batch, when a part of one was packed
+PACKED: Final = object()  # the result of a call that packed a part of a batch, in place of a batch
 _PART = 1 << 19  # bytes that are packed at a time, at least: worth a hop to the thread; a guess
 _PARTS = 2  # of a batch, at most. With four an epoch took a tenth more time, and the same memory
 
@@ -155,7 +155,7 @@ def collate(items: Sequence[Any]) -> Any:
     if isinstance(first, np.ndarray):
         _must_agree("shape", [np.shape(item) for item in items])
         masked = any(isinstance(item, np.ma.MaskedArray) for item in items)
-        return np.ma.stack(items) if masked else np.stack(items)  # which would drop the masks
+        return np.ma.stack(items) if masked else np.stack(items)  # `np.stack` would drop masks
     if hasattr(first, "__array__") and not isinstance(first, np.generic | Handle):
         return collate([np.asarray(item) for item in items])
     if isinstance(first, bool | int | float | complex | np.generic):

@@ -31,10 +31,10 @@ from typing import Any
 import anyio
 import numpy as np
 
-from ..._core.model import DONE, Task
+from ..._core.model import DONE
 from ..._core.tenants import Share
 from ..._tree import leaves, map_leaves
-from ...runtime.runtime import Runtime
+from ...runtime.runtime import Answerer, Runtime
 from ...runtime.waiting import awaited
 from ...tensors.handles import Handle
 from ...tensors.putting import importable, make_put
@@ -47,12 +47,12 @@ _ARRAYS = "__dlpack__", "__array__", "__array_interface__"  # what `put` takes
 CAUTION = 16  # after some had to go back, so many batches are put only when asked for; a guess
 
 
-class DeviceStage(Stage):
+class DeviceStage(Stage, Answerer):
     """Puts the arrays of each item, in tuples, lists and dicts, too."""
 
     def __init__(self, submitter: Submitter, runtime: Runtime, device: object, *args: Any) -> None:
         super().__init__(*args)
-        self.out.shares = self.out.capacity  # each batch taken is worth a step
+        self.out.shares = self.out.capacity  # wake this stage for each batch that is taken
         self._submitter = submitter
         self._runtime = runtime
         self._device = device
@@ -136,15 +136,6 @@ class DeviceStage(Stage):
         """For a search for holders: the future of a waiting consumer, by identity, with the task of this stage that
         answers it."""
         return {id(future): {self._task} for future in self.out.for_items.waiters if self._task is not None}
-
-    def bound(self) -> set[int]:
-        return set()
-
-    def explained(self) -> list[str]:
-        return []
-
-    def unwanted(self) -> list[Task]:
-        return []
 
     def _reclaim(self) -> bool:
         """The scheduler is stuck: free the batches ahead if somebody else needs their bytes. Returns whether any was

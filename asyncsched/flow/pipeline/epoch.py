@@ -48,9 +48,9 @@ class StageStatistics(Record):
     room_wait_seconds: Seconds
     """Waiting for room for a result: the stage behind it is slower."""
     items_per_second: float
-    """That it has finished, since the epoch was opened and until the stage ended."""
+    """Items that it has finished per second, since the epoch was opened and until the stage ended."""
     bytes_per_second: Bytes
-    """Of these items, by the size of every 64th."""
+    """The bytes of these items per second, by the size of every 64th."""
     seconds_per_item: Seconds
     """Its work for one item. Where this is some microseconds the stage costs more than its function: put blocks in, not
     rows, and `.unbatch()` behind it."""
@@ -104,10 +104,10 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._unread: Any = None  # a source that a function has made
         self._out = _CLOSED
         self._enough = False  # a stage has enough items: no epoch is read any more
-        self._given = 0  # items that went into the `repeat` before this epoch
+        self._given = 0  # how many items had gone into the `repeat` before this epoch
         self._state = "not open yet"
         self._started = 0.0
-        self._report = NOT_OPENED  # or how it was when it was closed
+        self._report = NOT_OPENED  # once it is closed, the statistics from then
 
     def __len__(self) -> int:
         """How many items are still to come. Raises TypeError if that is not known, as after a filter."""
@@ -181,16 +181,16 @@ class Items(AsyncIterator[T], OnlyAsync):
                 return True
 
     def _before(self) -> list[Stage]:
-        """The source, and the stages that see each epoch end."""
+        """The source, and the stages before the `repeat`, which see each epoch end."""
         return self._stages[: self._plan.repeated + 1]
 
     def _end_block(self) -> None:
-        """A stage has enough."""
+        """A stage has enough items: no epoch is read any more."""
         self._enough = True
         self._end_epoch()
 
     def _end_epoch(self) -> None:
-        """A stage before the `repeat` has enough of this epoch."""
+        """A stage before the `repeat` has enough items of this epoch: its source is read no more."""
         assert self._source is not None
         self._source.read_no_more()
 
@@ -217,7 +217,7 @@ class Items(AsyncIterator[T], OnlyAsync):
             new.read_no_more()
         new.started, new.epoch, new.closing_error = old.started, old.epoch, old.closing_error
         if new.seconds is not None:
-            new.seconds += old.seconds or 0.0  # none, where the last one was of another kind
+            new.seconds += old.seconds or 0.0  # None, if the last source was of another kind
         return new
 
     def _end(self, error: BaseException) -> None:
@@ -311,7 +311,7 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._out = links[-1]
 
     def _close(self, error: BaseException | None) -> None:
-        """Drop all but the report, since items read ahead, and an error's frames, would keep memory alive."""
+        """Drop everything but the report: items read ahead, and an error's frames, would keep memory alive."""
         self._state = "closed"
         self._report = self.statistics()
         for stage in self._stages:

@@ -58,12 +58,10 @@ class CallingStage(Stage):
     """The base of stages that call a function for each item. Results of several workers are passed on in the order in
     which the items were taken, if the stage is ordered."""
 
-    skipped: int
-
     def __init__(self, called: Called, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.called = called
-        self._entered: deque[Call] = deque()  # in order, what was not passed on
+        self._entered: deque[Call] = deque()  # if the stage is ordered: the calls that were not passed on, in order
 
     def _enter(self, items: list[Numbered]) -> list[Call]:
         """Calls that are about to begin."""
@@ -83,7 +81,7 @@ class CallingStage(Stage):
             self.pass_on(call.origin, call.item)
 
     def leaves_out(self, origin: Origin, error: BaseException, given: str) -> bool:
-        """Whether an item is left out for this error; then it is told of."""
+        """Whether an item is left out for this error. If so, counts it, and logs the first."""
         if not isinstance(error, self.called.skips):
             return False
         self.skipped += 1
@@ -105,7 +103,7 @@ class CallingStage(Stage):
                 try:
                     out.put(first.origin, first.item)
                     continue
-                except BaseException as error:  # as `pass_on`
+                except BaseException as error:  # as in `pass_on`
                     first.item, first.error = brief(first.item), error
                     self.fail(first.origin, error)
             # The first in the order of the items counts, whichever failed first
@@ -160,8 +158,8 @@ class EntryQueue(Generic[T]):
 async def in_threads(
     stage: Stage, work: Callable[[], None], feed: Callable[[], Awaitable[None]], told: SimpleQueue[Any]
 ) -> None:
-    """Run `work` in a thread for each worker of a stage, and `feed` beside them. Then each is told False: no more
-    comes."""
+    """Run `work` in a thread for each worker of a stage, and `feed` beside them. At the end each gets False from the
+    queue `told`: no more comes."""
     async with anyio.create_task_group() as group:
         for _ in range(stage.workers):
             group.start_soon(in_thread, work, f"pipeline {stage.name}")
@@ -179,13 +177,13 @@ async def in_threads(
 class ThreadStage(CallingStage):
     """A plain function in threads, which share their calls.
 
-    Theory of operation. Calls come in runs: as many as there are items, and room for the results. So they wait in a
-    deque, from which each thread takes one after the other, and only a thread that finds none waits in a queue. A run
-    wakes as many threads as it has calls for. A thread looks at the deque *after* it was woken, and calls are added
-    *before* the look at how many wake-ups are under way. So no call is left behind.
+    Theory of operation. Calls come in runs: as many as there are items, and room for the results. They wait in a deque,
+    from which each thread takes one after the other. Only a thread that finds none waits in a queue. A run wakes as
+    many threads as there are calls for. A thread looks at the deque *after* it was woken. Calls are added *before* the
+    look at how many wake-ups are under way. So no call is left behind.
     """
 
-    marks = True  # whether its results may be arrays that it writes to again
+    marks = True  # whether results are marked, since the function may write to their arrays again
 
     def __init__(self, called: Called, *args: Any, **options: Any) -> None:
         super().__init__(called, *args, **options)
@@ -208,16 +206,17 @@ class ThreadStage(CallingStage):
         """Give every item to the threads."""
         while await self.ready():
             room = 1 + self.out.reserve_some(len(self.source.items) - 1)
-            self._hand_over(self._enter(self.source.take_some(room)))  # in no variable: while it waits, it holds none
+            # In no variable, so that this holds no item while it waits
+            self._hand_over(self._enter(self.source.take_some(room)))
 
     def _hand_over(self, calls: list[Call]) -> None:
-        """Have threads make these calls."""
+        """Let the threads make these calls."""
         self._calls += calls
         for _ in range(min(len(self._calls), self.workers) - self._wake_ups.qsize()):
             self._wake_ups.put(True)
 
     def _work(self) -> None:
-        """Each thread runs this."""
+        """The work of one thread."""
         self.serve(self.function)
 
     def serve(self, function: Function) -> None:
@@ -229,7 +228,7 @@ class ThreadStage(CallingStage):
         made, calls, out = self._made, self._calls, self.out
         yield_to_streams()
         while taken(self._wake_ups):
-            # After an error none is made: calls that no thread has taken come after it.
+            # After an error no call is made: the item that failed comes before those that no thread has taken.
             while calls and self.error is None and not self.abandoned:
                 try:
                     call = calls.popleft()
@@ -323,7 +322,7 @@ class BatchStage(ThreadStage):
 
 
 def _keeps(function: Function) -> Function:
-    """A function that gives the item, or `DROPPED` if `function` returns false."""
+    """A function that returns the item, or `DROPPED` if `function` returns a false value."""
 
     def kept(item: Any) -> Any:
         return item if checked(function(item)) else DROPPED
@@ -336,13 +335,13 @@ def _listed(function: Function, stage: str, item: Any) -> list[Any]:
 
 
 def listed(found: Iterable[Any], stage: str) -> list[Any]:
-    """All items that a function has given, each with its mark."""
+    """All items of the iterable that a function returned, each with its mark."""
     check_rows(found, None)
     return [marked(part, stage) for part in found]
 
 
 def _tries(function: Function, retry: int, stage: Stage) -> Function:
-    """A function that is called again where it raises, while anybody wants its result."""
+    """A function that calls `function` again if that raises, as long as anybody wants the result."""
 
     def tried(item: Any) -> Any:
         left = retry

@@ -1,10 +1,10 @@
 """The stages that work on the event loop: coroutine functions, `unbatch`, `take` where the source cannot count for it,
 and `shuffle`.
 
-Theory of operation of those that count. A position has the numbers of the source's items. Two things are not told by
-these: which parts of one item were received, and how many items a filter let through. So both stages number what they
-give, as places in a group, and the position keeps for each group which places were received (`Part`). A resumed stage
-goes by that: it leaves out the parts that were received, or gives so many items less.
+Theory of operation of `unbatch` and `take`. A position has the numbers of the source's items. These do not tell which
+parts of one item were received, nor how many items a filter let through. So both stages number what they give, as
+places in a group, and the position keeps for each group which places were received (`Part`). A resumed stage goes by
+that: it leaves out the parts that were received, or gives so many items less.
 
 Behind a filter, a shuffle or an `unbatch` nobody knows how many items of the source a `take` needs. So it tells the
 source when it has enough. Items that were read by then come to it all the same, and count as received.
@@ -114,15 +114,15 @@ class LoopStage(CallingStage):
 
 
 def _state() -> tuple[Variables, Callable[[], int]]:
-    """The context variables of this task, and the method that counts its cancellations."""
+    """The context variables of this task with their values, and the method that counts its cancellations."""
     task = asyncio.current_task()
     assert task is not None
     return list(copy_context().items()), task.cancelling
 
 
 def _changed(variables: Variables) -> bool:
-    """Whether this task's context has changed. Two contexts would ask their values whether they are equal, which arrays
-    cannot say."""
+    """Whether this task's context has changed. Compares by identity: two contexts compare their values by `==`, which
+    arrays do not answer by yes or no."""
     context = copy_context()
     if len(context) != len(variables):
         return True
@@ -159,7 +159,7 @@ async def run_apart(stage: Stage, work: Callable[[], Coroutine[Any, Any, bool]])
 
 
 def _keeps_later(function: Function) -> Function:
-    """A function that gives the item, or `DROPPED` if `function` returns false."""
+    """A function that returns the item, or `DROPPED` if `function` returns a false value."""
 
     async def kept(item: Any) -> Any:
         return item if await function(item) else DROPPED
@@ -180,7 +180,7 @@ def _listed_later(function: Function, stage: str) -> Function:
 
 
 def _tries_later(function: Function, retry: int, stage: Stage) -> Function:
-    """A function that is called again where it raises, while anybody wants its result."""
+    """A function that calls `function` again if that raises, as long as anybody wants the result."""
 
     async def tried(item: Any) -> Any:
         left = retry
@@ -225,7 +225,7 @@ class UnbatchStage(Stage):
                         self.fail(origin, error)
                         return
                     has_room = False
-                part_of = None  # while it waits for an item, it holds none
+                part_of = None  # so that it holds no item while it waits for the next
                 if has_room:
                     out.put(origin, DROPPED)
         finally:
@@ -239,9 +239,9 @@ class TakeStage(Stage):
         super().__init__(*args)
         self._most = most
         self._number = number  # of the stage, from 1
-        self._epoch = 0  # number in the block
-        self.of_block: bool = True
-        self.enough: Callable[[], None] = lambda: None  # has the source read no more
+        self._epoch = 0  # the number of the epoch in the block, from 1
+        self.of_block: bool = True  # whether it counts the items of all epochs together: it stands behind the `repeat`
+        self.enough: Callable[[], None] = lambda: None  # makes the source read no more
 
     async def run(self) -> None:
         out, source = self.out, self.source
@@ -254,7 +254,7 @@ class TakeStage(Stage):
             while received.has(place):
                 place += 1
             out.put(Part(origin, key, range(place, place + 1), 0), item)
-            del item  # while it waits, it holds nothing
+            del item  # so that it holds nothing while it waits
             place, left = place + 1, left - 1
         if left > 0:
             return
@@ -292,11 +292,11 @@ def parts_of(item: Any) -> tuple[int, Callable[[int], Any]]:
 
 
 def _in_step(fields: Any) -> tuple[int, Callable[[int], list[Any]]]:
-    """The same of several batches of as many items."""
+    """As `parts_of`, for several batches of equally many items: each place has a part of each."""
     found = [parts_of(field) for field in fields]
     counts = {count for count, _ in found}
     if len(counts) > 1:
-        raise ValueError(f"the parts of an item are to be as many in each of its fields, not {sorted(counts)}")
+        raise ValueError(f"all fields of an item must have equally many parts, not {sorted(counts)}")
     return max(counts, default=0), lambda place: [part_of(place) for _, part_of in found]
 
 
@@ -325,7 +325,7 @@ class ShuffleStage(Stage):
     async def _filled(self) -> bool:
         """Whether there is an item to give: it holds `size` items, or no more come.
 
-        After an error there is none, as no batch is given that is not full: a resumed epoch gives the items.
+        After an error there is none, just as no batch is given then that is not full. A resumed epoch gives the items.
         """
         items, source = self._items, self.source
         while (lacking := self.held - len(items)) and (source.items or await source.arrived(lacking)):

@@ -5,10 +5,10 @@ item, changes the items that wait. Nobody would see it: the consumer gets the ri
 with arrays is marked with their content in the thread that made it, before the next one is made. Whoever takes the item
 compares. Memory that comes again with the same content is legal, as are views of different parts of one array.
 
-A mark costs a microsecond or two: it has all bytes of a small array, and of a large one some bytes of numbers all over
-it. So it may miss a change of few numbers. Not marked are arrays that nobody can write to, files in memory, which would
-be read for it, arrays deeper in an item, and those of a list, which nobody makes anew. What `flat_map` lists is marked
-part by part, as it is made.
+A mark costs a microsecond or two: it has all bytes of a small array, and of a large one some numbers from all over it.
+So it may miss a change of few numbers. Not marked are arrays that nobody can write to; files mapped into memory, which
+would have to be read; arrays deeper in an item; and items of a list that is the source, since nobody fills them again.
+What `flat_map` lists is marked part by part, as it is made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from .position import Origin, describe
 
-PLAIN: Final[set[type[Any]]] = {int, float, str, bytes, type(None)}  # has no arrays, as one look tells
+PLAIN: Final[set[type[Any]]] = {int, float, str, bytes, type(None)}  # types without arrays, known by one look-up
 NESTED = (tuple, list, dict)
 _SMALL = 4096  # bytes
 _SAMPLES = 64
@@ -69,7 +69,7 @@ def marked(item: Any, maker: str) -> Any:
 
 
 def _may_change(array: Any) -> bool:
-    """Whether somebody could write to it, be it by what it is a view of."""
+    """Whether somebody could write to an array, directly or through what it is a view of."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
             return True

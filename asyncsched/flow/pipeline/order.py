@@ -27,11 +27,11 @@ class Shard:
 
     @property
     def sure(self) -> int:
-        """A place in a row of `count` items: if an item is there, the share has its own item of the row."""
+        """The place in each row of `count` items up to which the row must be there, before the share gives its item."""
         return self.count - 1 if self.drop_last else self.index
 
     def of(self, numbers: range) -> range:
-        """Its share of these."""
+        """The numbers of its items, out of these."""
         end = len(numbers) - len(numbers) % self.count if self.drop_last else len(numbers)
         return numbers[self.index : end : self.count]
 
@@ -93,7 +93,7 @@ class Strided:
 
 
 class AsyncStrided(Strided):
-    """The same of an async iterable."""
+    """A share of an async iterable."""
 
     __iter__: None = None  # type: ignore[assignment]
 
@@ -120,7 +120,7 @@ class Zipped:
     def __len__(self) -> int:
         lengths = [len(source) for source in self.sources]
         if self.strict and len({*lengths}) > 1:
-            raise ValueError(f"the zipped sources have {', '.join(map(str, lengths))} items, and are to be equal")
+            raise ValueError(f"zipped sources must have equally many items, not {', '.join(map(str, lengths))}")
         return min(lengths)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -150,7 +150,7 @@ class Zipped:
 
 
 class ZippedMap(Zipped):
-    """The same of sources that are read by index."""
+    """Several sources that are read by index, in step."""
 
     __iter__: None = None  # type: ignore[assignment]
 
@@ -168,7 +168,7 @@ class ZippedMap(Zipped):
 
 
 class AsyncZipped(Zipped):
-    """The same of async iterables, and of what is in memory."""
+    """Several async iterables, and sources in memory, in step."""
 
     __iter__: None = None  # type: ignore[assignment]
 
@@ -191,7 +191,7 @@ class AsyncZipped(Zipped):
                     break
                 yield tuple(items)
             if any(item is not _END for item in items):
-                raise ValueError("the zipped sources are to be equal in length, and one ended before the others")
+                raise ValueError("zipped sources must have equally many items, and one ended before the others")
         finally:
             await _close_all_later([*iterators])
 
@@ -214,8 +214,8 @@ class ZippedOfEpoch:
 
 
 def _in_a_row(source: Any) -> Iterator[Any]:
-    """An iterator. One that `iter` makes of what is read by index takes an IndexError from inside for its end, and asks
-    for no length."""
+    """An iterator over a source. (`iter` of what is read by index would take an IndexError from inside for the end, and
+    ignore the length.)"""
     return (source[number] for number in range(len(source))) if is_map(source) else iter(source)
 
 
@@ -231,7 +231,7 @@ def _close_all(iterators: list[Any]) -> None:
 
 
 async def _close_all_later(iterators: list[Any]) -> None:
-    """The same for async iterators."""
+    """As `_close_all`, for async iterators."""
     if iterators:
         try:
             await close_later(iterators.pop())
@@ -246,8 +246,8 @@ async def close_later(iterator: Any) -> None:
 
 
 def zipped(sources: Sequence[Any], strict: bool) -> Any:
-    """One source of several, or a function of the epoch if one of them is. Raises TypeError if they cannot be read in
-    step."""
+    """One source made of several; a function of the epoch, if one of them is such. Raises TypeError if they cannot be
+    read in step."""
     if not all(map(is_iterable, sources)):
         return ZippedOfEpoch(sources, strict)
     if all(is_in_memory(source) or is_map(source) for source in sources):
@@ -263,7 +263,7 @@ def zipped(sources: Sequence[Any], strict: bool) -> Any:
 
 
 def unzipped(sources: Sequence[Any]) -> list[Any]:
-    """The sources that a user gave, of some that may be zipped."""
+    """The sources that a user gave, taken out of zipped ones."""
     given: list[Any] = []
     for source in sources:
         given += unzipped(source.sources) if isinstance(source, Zipped | ZippedOfEpoch) else [source]
@@ -271,7 +271,7 @@ def unzipped(sources: Sequence[Any]) -> list[Any]:
 
 
 def of_epoch(source: Any, epoch: int, order: Any) -> Any:
-    """A source, or what it returns, if it is a function of the epoch. Raises TypeError if that cannot be read."""
+    """A source; of a function of the epoch, what it returns. Raises TypeError if that cannot be read."""
     if is_iterable(source):
         return source
     made = source(epoch)
@@ -303,8 +303,8 @@ def arranged(source: Any, order: Any, shards: Sequence[Shard], epoch: int) -> An
 
 
 def check_rows(source: Any, order: Any) -> None:
-    """Raise for what iterates over something else than its items: tables over columns, other collections of
-    named arrays over names. And for a table's column in an order, which pandas reads by label."""
+    """Raise TypeError for what does not iterate over its items: tables give columns, other collections of named arrays
+    names. And for a table's column as a source with an order, which pandas reads by label."""
     kind = type(source).__name__
     if is_table(source):
         raise TypeError(f"{kind} iterates over its columns: give its rows, {TABLE_TO_ROWS}")

@@ -552,7 +552,7 @@ def _calls(
 
 
 def _dropping(plan: StagePlan) -> StagePlan:
-    """The same of a stage that leaves items out."""
+    """The plan of a stage that leaves items out: nobody knows how many it makes, or needs."""
     return plan._replace(length=partial(unknown_after, plan.label), needs=None)
 
 

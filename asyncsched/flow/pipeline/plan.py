@@ -12,7 +12,7 @@ from .position import EPOCH, Position
 from .stages import Link, Stage
 
 BUFFER: Final = 16  # finished items that may wait for the next stage: enough for several to share a step of the loop
-IN_MEMORY: Final = 64  # the same of a source in memory, where they take no more of it
+IN_MEMORY: Final = 64  # as `BUFFER`, for a source in memory: its items take no more memory while they wait
 _UNKNOWN = "the length of this pipeline is not known"
 
 
@@ -23,11 +23,11 @@ class StagePlan(NamedTuple):
     label: str
     capacity: int
     make: Callable[[str, Link, Link], Stage]
-    # How many items it makes of so many, by default as many. Raises TypeError if that is not known.
+    # Of a number of items it gets, how many it makes; by default as many. Raises TypeError if that is not known.
     length: Callable[[int], int] = int
-    # Of how many items its first so many are made, by default of as many. None if that is not known.
+    # Of a number of items it makes, how many it needs for the first ones; by default as many. None: that is not known.
     needs: Callable[[int], int] | None = int
-    most_bytes: int | None = None  # of these items
+    most_bytes: int | None = None  # of the items that it may have
     shuffles: bool = False
     unbatches: bool = False
 
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
         return arranged(of_epoch(self.source, epoch, self.order), self.order, self.shards, epoch)
 
     def readable(self, epoch: int) -> Any:
-        """As `read`, if that does not take making a source, which may wait. Raises TypeError if it does."""
+        """As `read`, but never calls a function that makes the source, which may block: then it raises TypeError."""
         if not is_iterable(self.source):
             raise TypeError(f"{_UNKNOWN}: a function of the epoch makes its source; in its block `len(items)` may be")
         return self.read(epoch)

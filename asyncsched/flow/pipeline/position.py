@@ -1,7 +1,7 @@
-"""The numbers of the source's items of which an item was made, and which items the consumer has received, in which
-epoch.
+"""Where a pipeline is: which of the source's items count as received, in which epoch.
 
-The epoch of a pipeline that is open, or the next one, and which items count in a state that is saved now.
+An item's *origin* says of which of the source's items it was made. A `Position` says which items count. `Progress`
+keeps the position of a pipeline, and says which one a state has that is saved now.
 
 Theory of operation. A training must lose no item and repeat none. But between the arrival of an item and the step that
 uses it a loop may be cancelled: where it waits for a window, for a `put`, for a loss. So there are two rules:
@@ -9,12 +9,13 @@ uses it a loop may be cancelled: where it waits for a window, for a `put`, for a
 1. *A loop that steps an optimiser.* An item counts when a commit was issued behind it, and that commit moved the
    parameters. Each commit is kept, with the position at which it was issued, until it has decided: a commit that was
    cancelled leaves the position of the one before. A commit that is pending counts: `save` writes what it gives.
-2. *Any other loop.* An item counts when it is received, since nothing tells when it was used. Except if the loop was
-   cut short with the item in hand: by an exception that leaves the block or is being handled, or by a cancellation.
+2. *Any other loop.* An item counts when it is received, since nothing tells when it was used. But it does not if the
+   loop was cut short with the item in hand: by an exception that leaves the block or is being handled, or by a
+   cancellation.
 
 The end of an epoch, and the beginning of another, count for all items of the epoch behind it.
 
-Gradients are a sign that a step is to come, if there is an optimiser at all: batches of which they are accumulated
+Gradients are a sign that a step will come, if there is an optimiser at all: the batches that they are accumulated from
 count with the step. An optimiser belongs to the loop if the asyncio task that steps it received the last item, or
 opened the epoch. If another task steps, items were handed on, and may be in a queue: then the second rule holds.
 
@@ -162,7 +163,8 @@ def beside(first: Span, then: Span) -> Span | None:
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """
+    """Spans in order, with adjoining ones joined.
+
     >>> joined([range(4, 5), range(0, 2), range(2, 4), range(7, 9)])
     [range(0, 5), range(7, 9)]
     """
@@ -180,7 +182,8 @@ def _in_order(span: Span) -> tuple[bool, int, int]:
 
 
 def describe(origin: Origin) -> str:
-    """
+    """The source's items of which an item was made, in words.
+
     >>> describe((8, 9, 10, 11))
     'items 8 to 11 of the source'
     """
@@ -193,7 +196,7 @@ def describe(origin: Origin) -> str:
 
 
 def brief(item: Any) -> str:
-    """An item in a few words, where it is a path or an index, say, or a tuple of such; else nothing.
+    """An item as text, if that is short: of a path, a number, or a tuple of such. Else nothing.
 
     >>> brief(("a.png", 3)), brief([0.5] * 1000)
     ("('a.png', 3)", '')
@@ -220,12 +223,12 @@ class Position:
     ahead: set[int] = field(default_factory=set)
     """Other items that count: results that came out of order."""
     over: dict[int, int] = field(default_factory=dict)
-    """More items that count: from those left out at the end of one epoch, over the gap behind it, to the first
-    of another."""
+    """Gaps behind epochs that count, with items dropped right before: from the first number there to the next epoch's.
+    """
     parts: dict[int, Position] = field(default_factory=dict)
-    """By key, the places that count in groups of which not all do."""
+    """The places that count in groups of which not all count, by the key of the group."""
     in_hand: Origin | None = None
-    """Of the item that the consumer has: it has not asked for another."""
+    """The origin of the item that the consumer has, until it asks for another."""
 
     def put_down(self) -> None:
         """Count the item in hand."""
@@ -234,7 +237,7 @@ class Position:
             self.in_hand = None
 
     def receive(self, origin: Origin) -> None:
-        """Count an item that was made of these."""
+        """Count an item with this origin."""
         for span in spans_of(origin):
             if isinstance(span, Part):
                 self._receive_part(span)
@@ -297,7 +300,7 @@ class Position:
         return replace(self, ahead=set(self.ahead), over=dict(self.over), parts=parts)
 
     def now(self) -> Position:
-        """The same, counted from the beginning of its epoch."""
+        """This position, with numbers that begin with the epoch that it is in."""
         behind, taken = divmod(self.taken, EPOCH)
         ahead = {number - behind * EPOCH for number in self.ahead if number > self.taken}
         # Keys below 0 are of the whole block. Those of epochs that are over have no meaning any more.
@@ -326,9 +329,6 @@ class Position:
         return cls(epoch, taken, set(ahead), parts=parts)
 
 
-Task = asyncio.Task[Any]
-
-
 class Progress:
     """Where a pipeline is.
 
@@ -342,7 +342,7 @@ class Progress:
         self._optimizers = optimizers
         self.position: Position = Position()
         self.open: bool = False
-        self.unread: bool = False  # the epoch has begun, was not read to its end, and `load` has not set it back
+        self.unread: bool = False  # an epoch was begun, and neither read to its end nor replaced by `load`
         self._opener = self._receiver = _Consumer(None)
         self.began: Position = Position()  # where the epoch did
         # Once the consumer has stepped an optimiser: what counts without the last commits, and with each of these.
@@ -415,7 +415,7 @@ class Progress:
             raise RuntimeError("an epoch of this pipeline is open: leave its block first, or make another pipeline")
 
     def learned(self) -> None:
-        """Somebody has issued gradients. Where there is an optimiser, its step will make them count."""
+        """Somebody has issued gradients. If there is an optimiser, items count with its step from now on."""
         if self._moved is None and self._optimizers and self._is_here():
             self._moved = self.began
 
@@ -448,8 +448,8 @@ class Progress:
 class _Consumer:
     """An asyncio task that takes items. Held weakly, since a task that has ended holds its result."""
 
-    def __init__(self, task: Task | None) -> None:
-        self.task: Callable[[], Task | None] = (lambda: None) if task is None else weakref.ref(task)
+    def __init__(self, task: asyncio.Task[Any] | None) -> None:
+        self.task: Callable[[], asyncio.Task[Any] | None] = (lambda: None) if task is None else weakref.ref(task)
         self.cancellations: int = 0 if task is None else task.cancelling()  # when it asked for an item
 
     def was_cancelled(self) -> bool:

@@ -1,14 +1,15 @@
 """The stage that runs a plain function in processes.
 
 Theory of operation. Each process has a thread that waits for it and a pipe to it. So a process that dies fails its own
-item, and no other. An object that cannot be pickled, or cannot be unpickled on the other side, fails its item there. An
-exception is made again without a call of its class, which may take other arguments than those it passed on.
+item, and no other. An object that cannot be pickled, or cannot be unpickled on the other side, fails its own item, too.
+An exception is made again without a call of its class, which may take other arguments than those it passed on.
 
-A new process imports the main module before it serves: that may fail, or never end. So the process says when it serves,
-and until then it is ended when the epoch is. A process that could not be started is none.
+A new process imports the main module before it serves: that may fail, or never end. So the process says when it serves.
+Until then it is terminated when the epoch ends. If a process cannot be started, the item fails, and nothing is left
+behind.
 
-A pool of `concurrent.futures` breaks when an item or a result cannot be unpickled, and fails all that others compute.
-And each item goes through two more threads.
+Alternative. A pool of `concurrent.futures` breaks when an item or a result cannot be unpickled, and fails everything
+that its other processes compute. Each item goes through two more threads.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ Told = tuple[str, str]  # an exception: in a line of text, and as it would be pr
 
 
 class ProcessStage(ThreadStage):
-    """A plain function in processes: for each a thread that waits for it."""
+    """A plain function in processes. For each there is a thread that waits for it."""
 
-    marks = False  # each result is made anew here
+    marks = False  # each result is unpickled here, so nobody else can write to it
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -132,11 +133,11 @@ class _Process:
         if self._ready:
             return (
                 f"the process that was given this item died, with exit code {code}: the function ended it, or the"
-                " system, as where memory is short"
+                " system did, as when memory is short"
             )
         return (
-            f"a process ended before it had started, with exit code {code}; what it said is in the program's errors. A"
-            " new process imports the main module: let that begin its work below `if __name__ == '__main__':`"
+            f"a process ended before it had started, with exit code {code}; standard error has its own messages. A new"
+            " process imports the main module: let that begin its work below `if __name__ == '__main__':`"
         )
 
 

@@ -6,8 +6,8 @@ items by index, such as PyTorch's datasets, is read by index in such a thread: `
 inside for its end. Async iterables are read on the loop. Items are numbered from 0 in each epoch; a resumed epoch
 leaves out those that were received before.
 
-A `take` lets the source end before its last item. Then nothing behind the last item that is wanted is asked for, and
-the source is closed at once, while that item may still wait for the consumer.
+A `take` ends the source before its last item. Then nothing behind the last wanted item is read, and the source is
+closed at once, while that item may still wait for the consumer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SourceStage(Stage):
     def __init__(self, iterable: Any, skip: Position, source: Link, out: Link, first: int, most: int) -> None:
         super().__init__(_NAME, source, out)
         self.iterable = iterable
-        self.opened = False  # whether it has begun to read, and so closes what it reads
+        self.opened = False  # whether it has begun to read: then it closes what it reads
         self.skip: Position = skip
         self.first = first  # the number of the first item
         self.most = most  # items to read
@@ -70,7 +70,7 @@ def make_source(iterable: Any, *args: Any) -> SourceStage:
 
 
 async def close(iterable: Any) -> None:
-    """Close a source that was not read, if it is an iterator. Raises nothing: what ended the epoch is told."""
+    """Close a source that was not read, if it is an iterator. Raises nothing: whatever ended the epoch is raised."""
     while isinstance(iterable, Arranged | Strided):
         iterable = iterable.source if isinstance(iterable, Arranged) else iterable.iterable
     for source in filter(is_iterator, unzipped([iterable])):

@@ -15,11 +15,11 @@ never holds more than the sum of its links. Each room goes round:
     take -> put_back                 the next stage returns it: the row is too full until that is taken again
 
 The items are in a deque, and nothing is sent per item: only waiters are woken. A burst costs one step of the event
-loop. A single item does not wait for others to join it, except in front of a stage that makes batches: that stage says
-for how many items it waits (`wanted`). Those of a batch wait in the row, which has places for them besides its own
-(`gather`), so that they are taken at once; in a row that is bounded in bytes, half a row of them. A waiter for room is
-woken when half of the row is free, since then it is worth a step, or when the next stage has nothing left to take; of a
-row of batches on a device, when one place is free.
+loop. A single item does not wait for others to join it, except in front of a stage that makes batches. That stage says
+for how many items it waits (`wanted`). The row has more places for these (`gather`), so that they can be taken at once.
+A row that is bounded in bytes has none: there a batch waits for half a row. A waiter for room is woken when half of the
+row is free, since then it is worth a step, or when the next stage has nothing left to take. In a row of batches on a
+device it is woken when one place is free.
 
 A link may be bounded in bytes, too. Room is reserved before an item is there to be measured. So the link has room for
 as many items as fit by the largest so far: of its own, and of those in front, which a stage holds while it works on
@@ -46,8 +46,8 @@ from .position import EPOCH, Behind, Origin, Part, Position, Span, beside, brief
 
 Numbered: TypeAlias = tuple[Origin, Any]
 DROPPED = object()  # in place of an item that goes no further
-WEIGHED = 64  # every how many-th item is weighed, for `statistics()`, and of how many parts: it takes a microsecond
-MANY = 1024  # spans of numbers that are kept as they came; a guess
+WEIGHED = 64  # one item in so many is weighed, for `statistics()`, by so many of its parts: it takes a microsecond
+MANY = 1024  # spans of numbers that are kept as they came, before adjoining ones are joined; a guess
 
 
 class Link:
@@ -61,24 +61,24 @@ class Link:
         self._most_items = capacity
         self._most_bytes = most_bytes or sys.maxsize
         self._largest = 1  # bytes of an item
-        self.fitted: list[Link] = [] if most_bytes is None else [self]  # those that items put here are to fit in
+        self.fitted: list[Link] = [] if most_bytes is None else [self]  # links whose capacity follows items put here
         self.capacity: int = capacity if most_bytes is None else 1
         self.makers: int = 1  # workers that put
-        self._gathered = 0  # of its places: those where the taker leaves items until it has enough
+        self._gathered = 0  # of its places, those added for a taker that leaves its items here until it has enough
         self.room: int = self.capacity  # below 0 where items were put back, or were smaller before
         self.items: deque[Numbered] = deque()
         self.count: int = 0  # items ever put
         self._weighed, self._weight = 0, 0.0  # some of them, and their bytes
-        self._look_at = 0  # the number of the next item that is more than put
+        self._look_at = 0  # the number of the next item that `put` has a look at
         self.ended: bool = False
         self.more: bool = False  # another epoch will follow: only an error ends it
         self.error: BaseException | None = None  # why it ended
         self.for_items: WaitQueue = WaitQueue()
         self.for_room: WaitQueue = WaitQueue()
-        self.shares: int = 2  # of the row: when one of them is free, a waiter for room is woken
+        self.shares: int = 2  # a waiter for room is woken when one of so many equal parts of the row is free
         self.wanted: int = 1  # for how many items the taker waits, while it does; read on any thread
         self._dropped: list[Span] = []
-        self._many = MANY  # so many spans are joined
+        self._many = MANY  # with more spans than these, adjoining ones are joined
 
     def try_reserve(self) -> bool:
         """Take room for an item, if there is any."""
@@ -105,7 +105,7 @@ class Link:
         self.for_room.wake()
 
     def lift_bound(self) -> None:
-        """Wake all that wait for room, now or later, to put nothing: the stage has failed."""
+        """Give room to all that wait for it, now or later: the stage has failed, and they will put nothing."""
         self.room = sys.maxsize
         self.for_room.wake_all()
 
@@ -132,7 +132,7 @@ class Link:
         return self.count * self._weight / max(self._weighed, 1)
 
     def _look(self, origin: Origin, item: Any) -> Origin:
-        """Measure an item, if items have to fit, and weigh some. Returns its origin, with those dropped before it."""
+        """Measure an item, if links follow its size; weigh some. Returns its origin, with those dropped before it."""
         if self.fitted:
             self._measure(item)
         if self.count % WEIGHED == 0:
@@ -147,8 +147,8 @@ class Link:
             self.for_room.wake()
 
     def _measure(self, item: Any) -> None:
-        """Fit the links that are bounded in bytes to an item that is put here. Only a link's own item makes it larger,
-        and only the first does."""
+        """Fit the capacity of links that are bounded in bytes to an item that is put here. Only the first item that is
+        put into a link itself can make its capacity larger."""
         nbytes = size_of(item)
         for link in self.fitted:
             link._largest = max(link._largest, nbytes)
@@ -179,8 +179,8 @@ class Link:
             self._offer_room()
 
     def _worth(self, count: int) -> int:
-        """For how many items a taker that needs `count` waits: for half a row at most, besides those that it gathers,
-        and for so few that they take no room that a worker needs."""
+        """For how many items a taker waits that needs `count`: at most for half of the row besides the places gathered
+        for it, and leaving a place for each worker that puts."""
         others = self.capacity - self._gathered
         return max(1, min(count, self._gathered + min(others // 2, others - self.makers)))
 
@@ -211,8 +211,8 @@ class Link:
         return self._checked(taken) if type(taken[1]) is Marked else taken
 
     def take_some(self, most: int) -> list[Numbered]:
-        """The first items with their marks, for a stage that holds them, and checks them itself: so many, or as many as
-        there are."""
+        """The first `most` items, or all if there are fewer, with their marks: for a stage that holds items, and checks
+        them itself."""
         items = self.items
         if most < len(items):
             found = [items.popleft() for _ in range(most)]
@@ -248,7 +248,7 @@ class Link:
             self._many = max(MANY, 2 * len(self._dropped))
 
     def dropped(self, behind: Origin = ()) -> Origin:
-        """An origin, or none, with the numbers that were dropped last. They go with that item."""
+        """The origin of an item, or none, with the numbers that were dropped since the last call. They go with it."""
         dropped, self._dropped = self._dropped, []
         return Behind(behind, tuple(dropped))
 
@@ -266,7 +266,7 @@ class Link:
         self.for_items.wake_all()
 
     def reopen(self) -> None:
-        """Take the items of another epoch from stages that have ended. These had taken room for more than they put."""
+        """Begin another epoch: the stages in front have ended, and had taken room for more items than they put."""
         self.ended = False
         self.room = self.capacity - len(self.items)
 
@@ -288,7 +288,7 @@ def size_of(item: Any) -> int:
 
 
 def _about(item: Any) -> float:
-    """The same by some of its parts, where they are many: a million take half a second."""
+    """As `size_of`, estimated from some parts where there are many: a million take half a second."""
     if type(item) is Marked:
         item = item.item
     if isinstance(item, dict):
@@ -370,8 +370,8 @@ class Stage:
         self.skipped: int = 0  # items that it left out for an error
         self.failures: deque[str] = deque(maxlen=16)  # of the last of these
         self.held = 0  # items that it keeps besides those that have room in `out`
-        self.closing: bool = False  # what it reads
-        self.abandoned: bool = False  # what it makes, by anybody
+        self.closing: bool = False  # whether it is closing what it reads
+        self.abandoned: bool = False  # whether nobody wants its output any more
         self.error: BaseException | None = None
         self.failed_at: Origin = ()
         self.failed_on: str = ""  # the item there, if it is brief
