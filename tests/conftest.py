@@ -140,8 +140,8 @@ def nothing_kept() -> Iterator[None]:
     yield
     for module, name in (("array_api.array", "kept"), ("cluster.compute", "_kept")):
         kept = getattr(sys.modules.get(f"asyncsched.{module}"), name, None)
-        if kept is not None and kept._current is not None:
-            kept.replace(kept._options)
+        if kept is not None:
+            kept.replace(kept.replace({}))
 
 
 class FailingLog(logging.Handler):

@@ -19,6 +19,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.flow.pipeline import Pipeline  # imported here, since that blocks
 from tests.conftest import LOOPS
+from tests.ledger import runtime_of
 from tests.waiting import held
 
 BLOCK = np.ones((200, 200))
@@ -35,7 +36,8 @@ def test_a_closed_loop(gate: threading.Event) -> None:
         float(pending)
     with pytest.raises(asc.SchedulerClosed, match="loop is closed"):
         pending + 1
-    s._runtime.close()
+    with pytest.warns(ResourceWarning, match="never closed"):
+        del s
 
 
 async def _entered(scope: Any) -> None:
@@ -116,7 +118,7 @@ def test_a_scheduler_refuses_another_loop_and_says_so(
         finally:
             gate.set()
             if closed:
-                left[0]._runtime.close()
+                runtime_of(left[0]).close()
             else:
                 its.run_until_complete(left[0].aclose())
 

@@ -99,15 +99,14 @@ async def test_gather_of_two_schedulers_tells_of_the_first_failure_of_either(gat
         results = asyncio.ensure_future(asc.gather(slow, quick))
         failing = asyncio.ensure_future(asc.gather(slow, broken))
         await turns()
-        assert len(s._runtime.parked) == len(other._runtime.parked) == 2
+        assert asc.observe.Probe(s).waits == asc.observe.Probe(other).waits == 2
         begin.set()
         with pytest.raises(LookupError):
             await failing
         assert not slow.done()
         gate.set()
         assert await results == [1, 2]
-        assert not s._runtime.parked
-        assert not other._runtime.parked
+        assert asc.observe.Probe(s).waits == asc.observe.Probe(other).waits == 0
 
 
 async def test_await_always_lets_others_run(s: asc.Scheduler) -> None:
@@ -283,15 +282,23 @@ async def test_tiny_rows_run_at_once_only_where_every_device_is_the_hosts(turned
         assert ((await s.put(np.ones(3))) + 1).done()
 
 
+def gets(s: asc.Scheduler, **where: Any) -> bool:
+    """Whether a scheduler gets what is issued here."""
+    before = s.statistics().tasks_submitted
+    asc.zeros(3, **where)
+    return s.statistics().tasks_submitted == before + 1
+
+
 async def test_which_scheduler() -> None:
     with pytest.raises(asc.SchedulerClosed, match="no scheduler is open"):
         asc.zeros(3)
     async with asc.Scheduler("cpu") as s:
-        assert asc.zeros(3)._value.account.runtime is s._runtime
+        assert gets(s)
         async with asc.Scheduler("cpu") as inner:
-            assert asc.zeros(3)._value.account.runtime is inner._runtime
-            assert asc.zeros(3, scheduler=s)._value.account.runtime is s._runtime
-        assert asc.zeros(3)._value.account.runtime is s._runtime
+            assert gets(inner)
+            assert not gets(s)
+            assert gets(s, scheduler=s)
+        assert gets(s)
 
 
 @pytest.mark.usefixtures("may_block")  # the threads wait for each other
@@ -306,7 +313,8 @@ def test_which_scheduler_is_found_while_others_open_on_other_threads() -> None:
     async def look() -> None:
         s = await asc.open("cpu", streams=1)
         for _ in range(20_000):
-            assert asc.zeros(3)._value.account.runtime is s._runtime
+            asc.zeros(3)
+        assert s.statistics().tasks_submitted == 20_000
         await s.aclose()
 
     threads = [threading.Thread(target=asyncio.run, args=(come_and_go(),)) for _ in range(2)]

@@ -89,6 +89,17 @@ def outside() -> Iterator[None]:
         ambient.reset(token)
 
 
+def passes(scope: Any) -> None:
+    """The deadline of an open scope passes, in the next turn of the loop."""
+    asyncio.get_running_loop().call_soon(deadline_of(scope)._pass)
+
+
+def deadline_of(scope: Any) -> Any:
+    """The timer of an open scope's deadline, which no test could wait for."""
+    assert scope._timeout is not None
+    return scope._timeout
+
+
 @contextmanager
 def tasks_made_by(factory: Callable[..., asyncio.Task[Any]]) -> Iterator[None]:
     """asyncio tasks that this loop makes in here are made by a factory of tasks."""

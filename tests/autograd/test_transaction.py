@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.autograd.transaction import transaction
+from tests.ledger import runtime_of
 from tests.waiting import held, settled
 
 BLOCK = np.ones((200, 200))
@@ -26,7 +26,7 @@ async def test_as_many_as_there_is_room_for_and_not_one_more(gate: threading.Eve
         results: list[asc.Tensor] = []
 
         def issue() -> None:
-            with transaction(s._runtime, "it"):
+            with transaction(runtime_of(s), "it"):
                 results.extend([x + 1, x + 2, x + 3])
 
         if missing:
@@ -43,25 +43,24 @@ async def test_as_many_as_there_is_room_for_and_not_one_more(gate: threading.Eve
 
 
 @pytest.mark.parametrize("how", ["in order", "by an error", "for lack of room"])
-async def test_afterwards_tiny_rows_run_at_once_again(s: asc.Scheduler, how: str) -> None:
-    x, tiny = await settled(await s.put(BLOCK)), await s.put(np.ones(3))
-    ledger = s._runtime.ledger
-    ledger.limits = replace(ledger.limits, max_pending=1 if how == "for lack of room" else None)
+async def test_afterwards_tiny_rows_run_at_once_again(how: str) -> None:
+    async with asc.Scheduler("cpu", max_pending=1 if how == "for lack of room" else None) as s:
+        x, tiny = await settled(await s.put(BLOCK)), await s.put(np.ones(3))
 
-    def issue() -> Any:
-        with transaction(s._runtime, "it"):
-            assert (tiny + 1).done()
-            large = x + 1
-            assert not (tiny + 1).done()  # it could depend on what is gathered
-            if how == "by an error":
-                raise KeyError
-            return large
+        def issue() -> Any:
+            with transaction(runtime_of(s), "it"):
+                assert (tiny + 1).done()
+                large = x + 1
+                assert not (tiny + 1).done()  # it could depend on what is gathered
+                if how == "by an error":
+                    raise KeyError
+                return large
 
-    if how == "in order":
-        assert (await issue())[0, 0] == 2
-    else:
-        with pytest.raises(KeyError if how == "by an error" else asc.QueueFull):
-            issue()
-    await s.barrier()
-    assert (tiny + 1).done()
-    assert s.statistics().tasks_pending == 0
+        if how == "in order":
+            assert (await issue())[0, 0] == 2
+        else:
+            with pytest.raises(KeyError if how == "by an error" else asc.QueueFull):
+                issue()
+        await s.barrier()
+        assert (tiny + 1).done()
+        assert s.statistics().tasks_pending == 0

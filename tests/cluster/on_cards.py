@@ -9,6 +9,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.cluster.work import CardOutOfMemory
+from tests.ledger import array_of
 
 A = np.arange(12.0).reshape(3, 4)
 
@@ -69,11 +70,16 @@ async def functions(s: asc.Scheduler) -> None:
     assert np.array_equal(found["twice"], A * 2)
 
 
+def future_of(handle: Any) -> Any:
+    """Dask's future of a handle that is done."""
+    return array_of(handle).call.future
+
+
 async def transfers(s: asc.Scheduler) -> None:
     """Arrays of several workers' cards meet on one."""
     client = s.devices[0].connection.client  # type: ignore[attr-defined]
     xs = [await s.put(np.full(1000, float(i))) for i in range(8)]
-    places = await client.who_has([x._value.array.call.future for x in xs])
+    places = await client.who_has([future_of(x) for x in xs])
     assert len({worker for workers in places.values() for worker in workers}) == 2
     total = s.submit_nowait(lambda *arrays: sum(arrays), *xs, shape=(1000,), dtype=float)
     assert np.array_equal(await total, np.full(1000, 28.0))

@@ -23,7 +23,7 @@ from asyncsched.tensors.tensor import apply
 from tests.test_guides import ROOT, blocks, run
 from tests.waiting import turns, until
 
-from .on_cards import replayed, train
+from .on_cards import future_of, replayed, train
 
 A = np.arange(12.0).reshape(3, 4)
 
@@ -284,7 +284,7 @@ async def test_a_chain_that_is_cancelled_leaves_nothing(d):
 @pytest.mark.one_loop
 async def test_what_cannot_be_sent_fails_alone(d):
     xs = [await d.put(A + i) for i in range(2)]
-    lost = xs[1]._value.array.call.future
+    lost = future_of(xs[1])
     await d.devices[0].connection.client.cancel([lost], force=True)
     await until(lost.cancelled)
     good = [x + 1 for x in xs[:1] for _ in range(3)]
@@ -517,7 +517,7 @@ async def test_the_error_says_what_is_gone(d):
     y = x * 2
     await d.barrier()
     device = d.devices[0]
-    await device.connection.client.cancel([y._value.array.call.future], force=True)
+    await device.connection.client.cancel([future_of(y)], force=True)
     with pytest.raises(ResultLost, match="the result of 'multiply' is gone"):
         await y
     assert np.array_equal(await x, A)

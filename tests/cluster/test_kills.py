@@ -28,7 +28,7 @@ from tests.thorough import thoroughly, usually
 from tests.waiting import until
 
 from .local import cluster
-from .on_cards import weigh
+from .on_cards import future_of, weigh
 
 SWEEP = "ASYNCSCHED_KILLS" in os.environ
 KILLS = int(os.environ.get("ASYNCSCHED_KILLS", "2"))
@@ -154,12 +154,12 @@ async def test_what_was_put_outlives_its_worker(mortals):
         asc.Scheduler(DaskDevice(client, workers=2, gpu=False)) as s,
     ):
         x = await s.put(np.arange(1000.0))
-        [held] = (await client.who_has([x._value.array.call.future])).values()
+        [held] = (await client.who_has([future_of(x)])).values()
         for pid in (await client.run(os.getpid, workers=list(held))).values():
             os.kill(pid, signal.SIGKILL)
         assert np.array_equal(await (x + 1), np.arange(1000.0) + 1)
         assert np.array_equal(await x, np.arange(1000.0))
-        [again] = (await client.who_has([x._value.array.call.future])).values()
+        [again] = (await client.who_has([future_of(x)])).values()
         assert not set(held) & set(again)  # it came from Dask's scheduler
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from asyncsched._core.endings import Commit
 from asyncsched._core.failure import Failure
 from asyncsched._core.model import DONE, LAUNCHED, PENDING, Account, Lease, Scope, Task, Value
+from tests.ledger import value_of
 
 from .rig import Outcome
 from .shares import Share
@@ -57,7 +58,7 @@ class Job:
 
     @property
     def handle(self) -> Value | None:
-        return None if self._lease is None else self._lease._value
+        return None if self._lease is None else value_of(self._lease)
 
     @handle.setter
     def handle(self, dropped: None) -> None:

@@ -6,13 +6,14 @@ from typing import Any
 
 from asyncsched._core.audit import held_by_pending, in_flight_bytes
 from asyncsched._core.model import Lease, Task
+from tests.ledger import value_of
 
 from .rig import Rig, execute
 
 
 def submit(rig: Rig, *handles: Lease, **options: Any) -> tuple[Task, Lease]:
     """A task in the backlog, and a handle on its value."""
-    task, value = rig.submit(*[handle._value for handle in handles], **options)
+    task, value = rig.submit(*[value_of(handle) for handle in handles], **options)
     return task, Lease(value)
 
 

@@ -108,11 +108,11 @@ def test_notes_of_a_wrong_type_do_no_harm(notes):
 class Derived(ValueError):
     """An exception whose arguments are not those it was made with, as is common."""
 
-    __slots__ = ("_hidden",)
+    __slots__ = ("hidden",)
 
     def __init__(self, code: int) -> None:
         super().__init__(f"error {code}")
-        self.code, self._hidden = code, [code]
+        self.code, self.hidden = code, [code]
 
 
 class Denied(PermissionError):
@@ -160,7 +160,7 @@ def test_each_delivery_is_a_copy(error, pickled, monkeypatch):
         assert (repr(raised), str(raised), raised.args) == (repr(error), str(error), error.args)
         assert raised.__cause__ is error.__cause__
     if isinstance(error, Derived):
-        assert (first.code, first._hidden) == (7, [7])
+        assert (first.code, first.hidden) == (7, [7])
 
 
 def test_an_exception_that_cannot_be_copied_is_raised_itself():

@@ -24,9 +24,9 @@ from asyncsched.devices.host.memory import Pool
 from asyncsched.ops import cut
 from asyncsched.ops.kernels.blocks import without_buffers
 from tests.fake_cupy import Fake
-from tests.ledger import engine_of
+from tests.ledger import engine_of, stands_still, value_of
 from tests.processes import fresh
-from tests.waiting import Clock, fail, held, turns
+from tests.waiting import fail, held, turns
 
 BLOCK = np.ones((200, 200))
 CONTROLLER = ThreadpoolController().select(user_api="blas")
@@ -318,7 +318,7 @@ async def test_a_stream_waits_for_a_producer_on_another() -> None:
         return 1.0
 
     async with asc.Scheduler("cpu", streams=2) as s:
-        s._runtime.clock = Clock()  # so that no stream counts as late, however busy the processors are
+        stands_still(s)
         first = s.submit_nowait(held, gate, 5)
         for _ in range(2):
             s.submit_nowait(held, gate)  # both streams have a tail now
@@ -417,8 +417,8 @@ async def test_a_result_in_c_order_goes_into_a_recycled_buffer_whatever_the_layo
     x = await s.put(np.ones((100, 100)))
     product, turned = x.mT @ x, x.mT + x.mT
     await s.barrier()
-    assert isinstance(product._value.block, np.ndarray)
-    assert not isinstance(turned._value.block, np.ndarray)  # in Fortran's order, as in NumPy
+    assert isinstance(value_of(product).block, np.ndarray)
+    assert not isinstance(value_of(turned).block, np.ndarray)  # in Fortran's order, as in NumPy
 
 
 @pytest.mark.one_loop

@@ -17,7 +17,7 @@ import asyncsched as asc
 from asyncsched.devices.cuda.context import CUDAContext
 from tests.fake_cupy import Fake, fake_cupy
 from tests.fake_cupy.errors import CUDARuntimeError
-from tests.ledger import lane_of
+from tests.ledger import lane_of, value_of
 from tests.waiting import until
 
 from .conftest import (
@@ -330,7 +330,7 @@ async def test_a_reader_that_could_not_wait_does_not_settle_what_it_reads(
             tail, reader = y * 2, y * 3
             assert [lane_of(t).stream for t in (y, tail, reader)] == [one, one, other]
             await all_issued(s)
-            await until(lambda: y._value.deferred_errors[0].settled or one.finished.waiters)
+            await until(lambda: value_of(y).deferred_errors[0].settled or one.finished.waiters)
         with pytest.raises(CUDARuntimeError):
             await reader
         for tensor in (y, tail):

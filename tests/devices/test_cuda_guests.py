@@ -149,9 +149,9 @@ async def test_what_the_pool_takes_at_most(monkeypatch: pytest.MonkeyPatch, memo
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
     for _ in checked(fake_cupy(memory=memory)):
         async with opened(1, max_bytes="auto" if limit is None else limit) as s:
-            found = s.devices[0].memory.pool
-            assert abs(found._most - most) <= 1
-            assert found._most <= max(limit or 0, memory - min(pool.MARGIN, memory // pool.SHARE_OF_MARGIN))
+            found = s.devices[0].memory.pool._most
+            assert abs(found - most) <= 1
+            assert found <= max(limit or 0, memory - min(pool.MARGIN, memory // pool.SHARE_OF_MARGIN))
 
 
 async def test_a_captured_step_gets_what_the_pool_has_idle(gpu: Fake) -> None:

@@ -18,26 +18,14 @@ from asyncsched.devices.cuda.pool import Heap, PrivatePool
 from asyncsched.ops.op import CARD_GRANULE
 from tests.fake_cupy import Fake, fake_cupy
 from tests.fake_cupy.errors import CUDARuntimeError
-from tests.ledger import lane_of
+from tests.ledger import address_of as pointer
+from tests.ledger import array_of, in_use, lane_of
 from tests.waiting import until
 
 from .conftest import BLOCK, all_issued, assert_ledgers_zero, checked, ended, finished, issued, opened
 
 pytestmark = pytest.mark.one_loop  # how the host hears of the device's work is the same on both
 SIZE = BLOCK.nbytes
-
-
-def pointer(tensor: asc.Tensor) -> int:
-    """Where a done tensor's array lies. It does not count as having left."""
-    found: int = tensor._value.array.data.ptr
-    return found
-
-
-def in_use(pool: PrivatePool) -> int:
-    """Bytes of blocks that are in use."""
-    with pool._lock:
-        pool._gather(None)
-        return pool.reserved() - sum(piece.nbytes for piece in pool._heap._pieces)
 
 
 # -- references -----------------------------------------------------------------------------------------------------
@@ -280,8 +268,7 @@ async def test_the_rest_of_a_block_that_changes_hands_keeps_who_had_it_meanwhile
             while held:  # the first one uses the rest once more, and another search empties its bins
                 with held.pop():
                     s.devices[0].xp.empty(3 * SIZE, np.uint8).fill(2)
-                with pool._lock:
-                    pool._gather(None)
+                in_use(pool)
             return done
 
         monkeypatch.setattr(pool, "_follow", followed)
@@ -548,7 +535,7 @@ async def test_what_goes_back_to_the_pool_is_poisoned_in_the_order_of_its_stream
             y = x + 2
             z = y * 3
             await until(lambda: issued(s) == 3)
-            seen = y._value.array.numpy_view()
+            seen = array_of(y).numpy_view()
             y = None  # type: ignore[assignment]
         assert (await z.numpy()).max() == 9
         await s.barrier()

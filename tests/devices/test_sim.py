@@ -9,7 +9,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.sim import SimDevice, SimFault
-from tests.ledger import engine_of
+from tests.ledger import array_of, engine_of
 from tests.validate import validate
 
 
@@ -85,7 +85,7 @@ async def test_every_task_faulty() -> None:
 async def test_what_is_freed_is_poisoned() -> None:
     async with asc.Scheduler(SimDevice(1)) as s:
         x = await s.put(np.ones(20_000))
-        under = x._value.array  # not an escape: nobody was told
+        under = array_of(x)  # not an escape: nobody was told
         del x
         assert under.view(np.uint8)[0] == 0xA5
 

@@ -217,7 +217,7 @@ class Program:
 
     def _function(self, rng: random.Random, x: Shadow) -> tuple[Any, Any, dict[str, Any], bool]:
         declared = {"shape": x.example.shape, "dtype": x.example.dtype}
-        kind, act = rng.randrange(4), self._act_of(rng)
+        kind, act = rng.randrange(4), self.act_of(rng)
         if kind == 0:
             return _double, _double, declared, False
         if kind == 1:
@@ -325,7 +325,7 @@ class Program:
 
     # -- finalisers ---------------------------------------------------------------------------------------------
 
-    def _act_of(self, rng: random.Random) -> Callable[[list[Any]], None]:
+    def act_of(self, rng: random.Random) -> Callable[[list[Any]], None]:
         """What one finaliser does with what its object holds. On the loop's thread once at most, elsewhere too."""
         seed = rng.randrange(2**32)
         return lambda things: self.act(random.Random(seed), things)
@@ -378,9 +378,9 @@ class Program:
                 things += _take(self.shadows, rng)
         if rng.random() < 0.5:
             things += _take(self.arrays, rng)
-        noisy = Noisy(self._act_of(rng), things, cycle=rng.random() < 0.6)
+        noisy = Noisy(self.act_of(rng), things, cycle=rng.random() < 0.6)
         if rng.random() < 0.3:
-            noisy.things.append(Noisy(self._act_of(rng), things, cycle=True))
+            noisy.things.append(Noisy(self.act_of(rng), things, cycle=True))
         return noisy
 
     def _dies(self) -> None:
@@ -390,7 +390,7 @@ class Program:
         if rng.random() < 0.3:
             self.cells += noisy  # dropped later
         elif rng.random() < 0.3:
-            act = self._act_of(rng)
+            act = self.act_of(rng)
             self.cells.append(weakref.ref(noisy[0], lambda _: act([])))
 
     def _generator_is_left(self) -> None:
@@ -401,7 +401,7 @@ class Program:
                 act(things)
 
         things = self._noisy(self.rng).things
-        left = generator(self._act_of(self.rng), things)
+        left = generator(self.act_of(self.rng), things)
         next(left)
         if self.rng.random() < 0.5:
             things.append(left)  # a cycle
@@ -415,7 +415,7 @@ class Program:
                 with suppress(Deliberate):
                     act(things)
 
-        async for _ in generator(self._act_of(self.rng), self._noisy(self.rng).things):
+        async for _ in generator(self.act_of(self.rng), self._noisy(self.rng).things):
             break
 
     # -- the other steps ----------------------------------------------------------------------------------------

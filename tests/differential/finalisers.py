@@ -33,6 +33,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 import asyncsched as asc
+from tests.ledger import engine_of, live
 
 from .finaliser_programs import Deliberate, Leave, Pressure, Program, Wrong, where
 
@@ -62,7 +63,7 @@ class Collector(Pressure):
 
     def _look(self, phase: str, info: dict[str, int]) -> None:
         if self._rng.random() < 0.01:
-            self._program._act_of(self._rng)([])
+            self._program.act_of(self._rng)([])
 
 
 class Recursion(Pressure):
@@ -406,13 +407,11 @@ def _inside(s: asc.Scheduler) -> list[int]:
 
     The pool of a scheduler that closed itself, as it was interrupted, serves nobody any more.
     """
-    runtime = s._runtime
-    if runtime.interrupted is not None:
-        return [runtime.ledger.account.used]
+    charged = engine_of(s).ledger.account.used
+    if repr(s).endswith("closed)"):
+        return [charged]
     pools = [pool for device in s.devices if (pool := getattr(device.memory, "pool", None)) is not None]
-    for pool in pools:
-        pool._collect()
-    return [runtime.ledger.account.used, *[pool.live for pool in pools]]
+    return [charged, *map(live, pools)]
 
 
 def _new_loop(name: str) -> asyncio.AbstractEventLoop:

@@ -155,7 +155,7 @@ class Run:
         (x,) = operands
         if step.kind == "fail":
             return await target.submit(_boom, x, shape=(2, 2), dtype="float32", name="boom")
-        return await target.submit(_reverse, [x], shape=x.shape, dtype=x.dtype)
+        return await target.submit(reverse, [x], shape=x.shape, dtype=x.dtype)
 
     def _place(self) -> str | None:
         return self.rng.choice(self.places) if self.places else None
@@ -282,7 +282,7 @@ def _boom(array: Array) -> Array:
     raise Boom
 
 
-def _reverse(arrays: list[Array]) -> Array:
+def reverse(arrays: list[Array]) -> Array:
     (array,) = arrays
     assert not (isinstance(array, np.ndarray) and array.flags.writeable)
     return (array[::-1] if array.ndim else array).copy(order="K")

@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.ledger import task_of
+
 Array = np.ndarray[Any, Any]
 MANY = 16  # versions of a handle beyond which it is no longer looked at
 
@@ -95,7 +97,7 @@ class Shadow:
         self.handle = handle
         self._states: list[State] = [(frozenset(), version) for version in versions]
         self._under_way: dict[object, Callable[[Version], Version]] = {}
-        self._watches: list[list[Version]] = []
+        self.watches: list[list[Version]] = []
         self._count()
 
     @property
@@ -132,7 +134,7 @@ class Shadow:
     @at_once
     def look(self) -> None:
         """Note whether its result is there."""
-        if not self._under_way and self.handle._value.task is None:
+        if not self._under_way and task_of(self.handle) is None:
             for version in self.versions:
                 version.gone, version.there = NOT, True
 
@@ -154,7 +156,7 @@ class Shadow:
 
     def _add(self, state: State) -> None:
         self._states.append(state)
-        for watch in self._watches:
+        for watch in self.watches:
             watch.append(state[1])
 
 
@@ -170,15 +172,15 @@ class Watch:
         for shadow in self._shadows:
             watch = shadow.versions
             self.seen.append(watch)
-            shadow._watches.append(watch)
+            shadow.watches.append(watch)
         return self.seen
 
     @at_once
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for shadow, watch in zip(self._shadows, self.seen, strict=True):
-            for i, other in enumerate(shadow._watches):
+            for i, other in enumerate(shadow.watches):
                 if other is watch:
-                    del shadow._watches[i]
+                    del shadow.watches[i]
                     break
 
 

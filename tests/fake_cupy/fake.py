@@ -116,7 +116,7 @@ class Fake:
     def fail(self, device: int = 0) -> None:
         """Fail a GPU now."""
         with self.lock:
-            self.gpus[device]._fail()
+            self.gpus[device].fail()
 
     def settle(self) -> None:
         """Run everything that is queued."""

@@ -193,7 +193,7 @@ class GPU:
                 self.steps += 1
                 wait = queue.work[0].wait
                 if self._faults() or (wait is not None and wait.gpu.fault):
-                    self._fail()
+                    self.fail()
                     continue
                 return queue
         return None
@@ -210,7 +210,7 @@ class GPU:
             return True
         return self.random.random() < self.fake.fault_rate
 
-    def _fail(self) -> None:
+    def fail(self) -> None:
         """From now on every call fails, no work runs and no event completes."""
         self.fault = 700
         self.fake.statistics["faults"] += 1

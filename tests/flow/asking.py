@@ -48,5 +48,10 @@ async def past_its_deadline(s: Scheduler, later: Callable[[], None], ask: Callab
     return task
 
 
+def tenants_of(batcher: Batcher[Any, Any]) -> dict[int, list[Any]]:
+    """The tenants that a batcher remembers, by priority. It tells nobody of them."""
+    return {level: list(group.tenants) for level, group in batcher._queue._groups.items()}
+
+
 class Panic(BaseException):
     """What libraries in Rust raise."""

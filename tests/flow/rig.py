@@ -30,6 +30,11 @@ async def take(pipe: Pipeline[Any], count: int) -> list[Any]:
         return [await anext(items) for _ in range(count)]
 
 
+def stages_of(items: Any) -> list[Any]:
+    """The stages of an open epoch, that of the source first: how far each is while the consumer waits."""
+    return list(items._stages)
+
+
 async def same(item: Any) -> Any:
     return item
 

@@ -18,7 +18,6 @@ from anyio import from_thread, to_thread
 
 import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
-from asyncsched.tensors.handles import runtime_of
 from tests.conftest import LOOPS
 from tests.ledger import engine_of
 from tests.waiting import no_collector, tasks_made_by, turns, until
@@ -503,7 +502,10 @@ async def test_without_a_scheduler_the_callers_are_told() -> None:
 
 async def test_one_made_before_any_scheduler_is_open_works_for_that_of_its_caller() -> None:
     async def model(items: list[int]) -> list[asc.Scheduler]:
-        return [s for s in (first, second) if s._runtime is runtime_of(asc.arange(3)._value)] * len(items)
+        before = [s.statistics().tasks_submitted for s in (first, second)]
+        asc.arange(3)
+        now = [s.statistics().tasks_submitted for s in (first, second)]
+        return [s for s, old, new in zip((first, second), before, now, strict=True) if new > old] * len(items)
 
     batcher = Batcher(model)
     async with asc.Scheduler("cpu") as first, asc.Scheduler("cpu") as second:

@@ -11,7 +11,7 @@ import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
 from tests.waiting import cancelled, until
 
-from .asking import Model
+from .asking import Model, tenants_of
 
 
 async def ask_as(s: asc.Scheduler, batcher: Batcher[Any, Any], item: Any, **whose: Any) -> Any:
@@ -31,8 +31,8 @@ async def served(s: asc.Scheduler, items: list[tuple[Any, dict[str, Any]]], **op
         await until(lambda before=before: batcher.statistics().items > before)
     model.gate.set()
     await asyncio.gather(*asked)
-    assert not batcher._queue._items
-    assert not batcher._queue._groups
+    assert batcher.statistics().waiting == 0
+    assert tenants_of(batcher) == {}
     return [item for batch in model.batches for item in batch][1:]
 
 
@@ -114,7 +114,7 @@ async def test_tenants_that_are_never_seen_again_do_not_starve_who_waits_and_are
     async def model(items: list[int]) -> list[int]:
         await gathered.wait()
         served.extend(items)
-        remembered.append(sum([len(group.tenants) for group in batcher._queue._groups.values()]))
+        remembered.append(sum(map(len, tenants_of(batcher).values())))
         if len(served) < 100:
             await come()
         return items
@@ -145,7 +145,7 @@ async def test_who_has_left_leaves_no_tenant(s: asc.Scheduler, model: Model) -> 
     for gone in asked[1:]:
         gone.cancel()
     await asyncio.wait(asked[1:])
-    assert not batcher._queue._groups
+    assert tenants_of(batcher) == {}
     model.gate.set()
     assert await asked[0] == 0
 

@@ -299,7 +299,7 @@ async def test_cancelled_while_it_waits_to_grow(s: asc.Scheduler) -> None:
         late = asyncio.create_task(cache.grow(PAGE))
         await turns()
         del kept
-        s._runtime.dispatch()
+        engine_of(s).dispatch()
         await cancelled(late)  # in the turn that granted it
         assert s.load().bytes_tracked == 7 * PAGE
         await cache.grow(PAGE)

@@ -14,7 +14,7 @@ import asyncsched as asc
 from asyncsched.flow.pipeline.pipeline import Pipeline
 from tests.waiting import until
 
-from .rig import STAGES, drain, same, same_in_thread
+from .rig import STAGES, drain, same, same_in_thread, stages_of
 
 COUNT = 12
 
@@ -127,7 +127,7 @@ async def test_one_buffer_for_all_items_is_refused(
     pipe = behind(make(s, Filled(size, form)))
     with pytest.raises(RuntimeError, match=r"an array that stage .* gave, for item .*, was written to while it waited"):
         async with pipe.open() as items:
-            out = items._out
+            out = stages_of(items)[-1].out
             await until(lambda: out.ended or len(out.items) == min(COUNT, out.capacity))
             async for _ in items:
                 pass

@@ -21,7 +21,7 @@ from asyncsched.runtime.threads import YIELDED
 from tests.waiting import turns, until
 
 from .conftest import MakeTable
-from .rig import AsyncCounted, Counted, drain, holding, same, same_in_thread
+from .rig import AsyncCounted, Counted, drain, holding, same, same_in_thread, stages_of
 
 
 async def numbers(epoch: int = 0) -> AsyncIterator[int]:
@@ -225,7 +225,7 @@ async def test_threads_tell_of_a_batch_in_bursts(
     monkeypatch.setattr(EntryQueue, "drain", counted)
     pipe = s.pipeline(range(8)).map(lambda i: gate.wait(60) if i == 1 else i).batch(8)
     async with pipe.open() as items:
-        stage: Any = items._stages[1]
+        stage: Any = stages_of(items)[1]
         await until(lambda: len(stage._calls) == 6 and stage.out.wanted == 8)
         gate.set()
         await anext(items)

@@ -23,7 +23,7 @@ from asyncsched.flow.pipeline.functions import Call, ThreadStage
 from tests.waiting import no_collector, no_tasks, tasks_made_by, turns, until
 
 from . import in_processes
-from .rig import STAGES, Mapped, MappedSequence, drain, holding, same, same_in_thread
+from .rig import STAGES, Mapped, MappedSequence, drain, holding, same, same_in_thread, stages_of
 
 
 async def fail_at(number: int, error: BaseException, item: Any) -> Any:
@@ -167,7 +167,7 @@ async def test_in_order_the_first_error_is_that_of_the_first_item(s: asc.Schedul
     pipe = s.pipeline(range(20)).map(fn, workers=4)
     async with pipe.open() as items:
         assert [await anext(items) for _ in range(3)] == [0, 1, 2]
-        await until(lambda: any(stage.error for stage in items._stages))
+        await until(lambda: any(stage.error for stage in stages_of(items)))
         let_go()
         with pytest.raises(LookupError) as caught:
             await anext(items)
@@ -204,7 +204,7 @@ async def test_what_a_thread_has_taken_it_works_on_though_a_later_item_has_faile
     async with asc.Scheduler("cpu") as s:
         pipe = s.pipeline(range(9)).map(partial(fail_in_thread_at, 1, LookupError()), workers=2)
         async with pipe.open() as items:
-            await until(lambda: items._stages[1].error)
+            await until(lambda: stages_of(items)[1].error)
             failed.set()
             assert await anext(items) == 0
             with pytest.raises(LookupError):

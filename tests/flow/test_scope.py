@@ -241,15 +241,15 @@ async def test_a_reserve_larger_than_the_limit() -> None:
 
 async def test_what_is_still_held_is_charged_to_the_parent() -> None:
     async with asc.Scheduler("cpu", max_bytes=8 * NB) as s:
-        async with s.scope(reserve=6 * NB) as outer:
+        async with s.scope(reserve=6 * NB):
             async with s.scope(reserve=3 * NB):
                 assert s.statistics().bytes_reserved == 9 * NB  # nested: carved from the outer one
                 assert used(s) == 6 * NB
                 kept = await s.put(BLOCK)
                 array = await (await s.put(BLOCK))
-            account = outer._inner.account  # type: ignore[union-attr]
             s.statistics()
-            assert account.used == 2 * NB
+            (core,) = asc.observe.Probe(s).root.children
+            assert (core.reserve, core.account.used) == (6 * NB, 2 * NB)
         assert used(s) == 2 * NB
         del kept
         assert used(s) == NB
@@ -297,7 +297,7 @@ async def test_cancelled_in_the_turn_that_grants_its_reserve() -> None:
         entering = asyncio.create_task(s.scope(reserve=2 * NB).__aenter__())
         await turns()
         del kept
-        s._runtime.dispatch()
+        engine_of(s).dispatch()
         assert used(s) == 2 * NB
         await cancelled(entering)
         assert used(s) == s.statistics().bytes_reserved == 0

@@ -17,22 +17,11 @@ import pytest
 
 import asyncsched as asc
 from tests.ledger import engine_of, used
-from tests.waiting import held, settled
+from tests.waiting import deadline_of, held, passes, settled
 
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
 SOON, NEVER = 0.01, 1000.0
-
-
-class Passing:
-    """A deadline that passes when the test says so, in a turn of the loop."""
-
-    def __init__(self, scope: asc.Scope) -> None:
-        self._scope = scope
-
-    def __call__(self) -> None:
-        assert self._scope._timeout is not None
-        asyncio.get_running_loop().call_soon(self._scope._timeout._pass)
 
 
 async def test_what_is_unfinished_is_cancelled_and_leaving_raises() -> None:
@@ -42,7 +31,7 @@ async def test_what_is_unfinished_is_cancelled_and_leaving_raises() -> None:
             async with s.scope(name="slow", deadline=NEVER) as scope:
                 running = await s.submit(held, gate)
                 pending = scope.submit_nowait(ran.append, 1)
-                asyncio.get_running_loop().call_soon(Passing(scope))
+                asyncio.get_running_loop().call_soon(passes, scope)
                 try:
                     await pending
                 finally:
@@ -61,8 +50,7 @@ async def test_work_done_in_time_is_left_alone(s: asc.Scheduler) -> None:
     async with s.scope(deadline=NEVER) as scope:
         x = await s.put(BLOCK)
         assert repr(scope) == "Scope('unnamed', deadline=1000 s, 0 unfinished)"
-        timeout = scope._timeout
-        assert timeout is not None
+        timeout = deadline_of(scope)
     assert (await x).sum() == BLOCK.sum()
     assert not timeout.passed
     assert timeout.timer.cancelled()
@@ -71,13 +59,15 @@ async def test_work_done_in_time_is_left_alone(s: asc.Scheduler) -> None:
 async def test_it_passes_while_leaving_waits(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", max_ops=1) as s:
         with pytest.raises(asc.DeadlineExceeded):
-            async with s.scope() as outer, s.scope(deadline=NEVER) as scope:
+            async with s.scope(), s.scope(deadline=NEVER) as scope:
                 running = scope.submit_nowait(held, gate)
-                running._value.task.waiters = {lambda _: gate.set(): None}  # it is cancelled: the body may end
-                asyncio.get_running_loop().call_soon(Passing(scope))
+                telling = asyncio.ensure_future(asc.gather(running))
+                telling.add_done_callback(lambda _: gate.set())  # it is cancelled: the body may end
+                asyncio.get_running_loop().call_soon(passes, scope)
+        with pytest.raises(asc.TaskCancelled):
+            await telling
         assert running.done()
-        assert outer._inner is not None
-        assert not outer._inner.unfinished()
+        assert s.statistics().tasks_in_flight == 0
 
 
 async def test_it_passes_while_entering_waits_for_the_reserve() -> None:
@@ -109,8 +99,8 @@ async def test_an_inner_deadline_ends_the_inner_scope_alone(s: asc.Scheduler) ->
 async def test_two_deadlines_at_once_are_the_outers(s: asc.Scheduler) -> None:
     with pytest.raises(asc.DeadlineExceeded, match="scope 'outer'"):
         async with s.scope(name="outer", deadline=NEVER) as outer, s.scope(deadline=NEVER) as inner:
-            asyncio.get_running_loop().call_soon(Passing(inner))
-            asyncio.get_running_loop().call_soon(Passing(outer))
+            asyncio.get_running_loop().call_soon(passes, inner)
+            asyncio.get_running_loop().call_soon(passes, outer)
             await asyncio.Event().wait()
     assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
 
@@ -120,7 +110,7 @@ async def test_a_cancellation_from_outside_at_the_same_time_is_passed_on(s: asc.
         async with s.scope(deadline=NEVER) as scope:
             task = asyncio.current_task()
             assert task is not None
-            asyncio.get_running_loop().call_soon(Passing(scope))
+            asyncio.get_running_loop().call_soon(passes, scope)
             asyncio.get_running_loop().call_soon(task.cancel)
             await asyncio.Event().wait()
 
@@ -143,7 +133,7 @@ async def test_a_cancel_scope_of_anyio_around_it_ends_what_both_cancel(s: asc.Sc
     assert task is not None
     with anyio.CancelScope() as around:
         async with s.scope(deadline=NEVER) as scope:
-            for call in (lambda: loop.call_soon(around.cancel), Passing(scope)):  # so they cancel in one turn
+            for call in (lambda: loop.call_soon(around.cancel), lambda: passes(scope)):  # so they cancel in one turn
                 loop.call_soon(call)
             while True:  # no future is waited for, whose cancellation would be anyio's: the later one tells its message
                 await asyncio.sleep(0)
@@ -154,7 +144,7 @@ async def test_a_cancel_scope_of_anyio_around_it_ends_what_both_cancel(s: asc.Sc
 async def test_a_body_that_ignores_its_cancellation_still_raises(s: asc.Scheduler) -> None:
     with pytest.raises(asc.DeadlineExceeded):
         async with s.scope(deadline=NEVER) as scope:
-            asyncio.get_running_loop().call_soon(Passing(scope))
+            asyncio.get_running_loop().call_soon(passes, scope)
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -173,7 +163,7 @@ async def test_a_task_group_in_it_is_cancelled_with_it(gate: threading.Event) ->
 
                 async with asyncio.TaskGroup() as group:
                     group.create_task(member(scope.submit_nowait(int)))
-                    asyncio.get_running_loop().call_later(SOON, Passing(scope))
+                    asyncio.get_running_loop().call_later(SOON, passes, scope)
         gate.set()
         await running
 
@@ -181,7 +171,7 @@ async def test_a_task_group_in_it_is_cancelled_with_it(gate: threading.Event) ->
 async def test_an_exception_of_the_bodys_is_not_replaced(s: asc.Scheduler) -> None:
     with pytest.raises(KeyError):
         async with s.scope(deadline=NEVER) as scope:
-            asyncio.get_running_loop().call_soon(Passing(scope))
+            asyncio.get_running_loop().call_soon(passes, scope)
             try:
                 await asyncio.Event().wait()
             finally:
@@ -210,7 +200,7 @@ async def test_a_body_at_a_yield_is_cancelled_when_it_goes_on_and_its_consumer_n
         items, beside = generator(NEVER), generator(None)
         scope, other = await anext(items), await anext(beside)
         theirs, late = other.submit_nowait(int), scope.submit_nowait(int)
-        Passing(scope)()
+        passes(scope)
         for _ in range(3):
             await asyncio.sleep(0)  # where the loop turns, the task waits for nothing
         with pytest.raises(asc.TaskCancelled, match=r"by the deadline of scope 'late' \(1000 s\)"):
@@ -229,7 +219,7 @@ async def test_failures_nobody_saw_are_noted(s: asc.Scheduler) -> None:
         async with s.scope(name="bad", deadline=NEVER) as scope:
             failing = scope.submit_nowait(int, "no number")
             await settled(failing)
-            asyncio.get_running_loop().call_soon(Passing(scope))
+            asyncio.get_running_loop().call_soon(passes, scope)
             await asyncio.Event().wait()
     assert caught.value.__notes__[1:] == ["scope 'bad': besides, 1 task failed unseen (ValueError)"]
 

@@ -16,7 +16,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.ops.op import asked
-from asyncsched.runtime.context import Ambient, ambient, current_scope, deadline
+from asyncsched.runtime.context import Ambient, ambient, deadline
 from tests.ledger import engine_of
 
 from ..processes import fresh
@@ -30,7 +30,19 @@ async def numbers(s: asc.Scheduler, name: str = "generator") -> AsyncIterator[in
 
 
 def here(s: asc.Scheduler) -> str:
-    return current_scope(s._runtime).name
+    """The name of the scope that gets what is submitted here."""
+    found: list[str] = []
+
+    class Sees(asc.observe.Instrument):
+        def task_submitted(self, task: Any) -> None:
+            found.append(task.scope.name)
+
+    s.add_instrument(sees := Sees())
+    try:
+        s.submit_nowait(int)
+    finally:
+        s.remove_instrument(sees)
+    return found[0]
 
 
 async def test_a_generator_that_ends_in_a_later_scope_leaves_its_consumer_there(s: asc.Scheduler) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.runtime.rates import Room
-from tests.ledger import engine_of
+from tests.ledger import engine_of, runtime_of
 from tests.waiting import Clock, outside, turns, until
 
 
@@ -18,7 +18,7 @@ from tests.waiting import Clock, outside, turns, until
 async def clock(s: asc.Scheduler) -> Clock:
     """By which the scheduler measures how long those wait who reserve."""
     clock = Clock()
-    s._runtime.room = Room(engine_of(s).admission, clock)
+    runtime_of(s).room = Room(engine_of(s).admission, clock)
     return clock
 
 
@@ -27,7 +27,7 @@ async def s() -> Any:
     async with asc.Scheduler("cpu", max_bytes=1000) as scheduler:
         yield scheduler
         assert not engine_of(scheduler).root.children
-        assert not scheduler._runtime.room.waiting
+        assert not runtime_of(scheduler).room.waiting
 
 
 class Holder:
@@ -166,7 +166,7 @@ async def test_who_waits_for_room_is_told_by_kind(s: asc.Scheduler, clock: Clock
     waits = [Holder(s, 100), Holder(s, 200), Holder(s, 300, priority=2)]
     await turns()
     clock.passes(4)
-    found = s._runtime.room.read()
+    found = runtime_of(s).room.read()
     assert [(one.who, one.count, one.nbytes, one.longest) for one in found] == [
         ("priority 0", 2, 300, 4.0),
         ("priority 2", 1, 300, 4.0),

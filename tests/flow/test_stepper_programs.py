@@ -10,7 +10,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.flow.batcher.stepper import Stepper
-from tests.ledger import engine_of, used
+from tests.ledger import used
 from tests.waiting import outside, turns, until
 
 from .asking import Panic
@@ -140,8 +140,8 @@ async def test_random_programs(seed: int, plain: bool) -> None:
         await until(lambda: asyncio.all_tasks() == before)
         found = stepper.statistics()
         assert (found.members, found.stepping, found.waiting, found.paused, found.admitting) == (0, 0, 0, 0, 0)
-        assert len(engine_of(s).root.children) == 1
-        assert own._core().children == {}
+        (core,) = asc.observe.Probe(s).root.children
+        assert core.children == {}
         await until(lambda: used(s) == s.statistics().bytes_reserved == 1000)  # a search may still hold something
 
 

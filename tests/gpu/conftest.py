@@ -56,6 +56,16 @@ async def issued(s: asc.Scheduler, unless: Callable[[], object] = bool) -> None:
     await until(lambda: over() or unless())
 
 
+def graphs_of(s: asc.Scheduler) -> list[Any]:
+    """The graphs of captured steps that a scheduler's first device has."""
+    return list(s.devices[0]._graphs)  # type: ignore[attr-defined]
+
+
+def recorded(s: asc.Scheduler) -> list[bool]:
+    """Whether each of them is recorded, so that it is replayed. A card tells nobody."""
+    return [graph._recorded is not None for graph in graphs_of(s)]
+
+
 class Card:
     """What the tests run on: a real card, or a fake one.
 

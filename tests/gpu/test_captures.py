@@ -13,7 +13,7 @@ from asyncsched import nn
 from tests.waiting import until
 
 from .cases import values
-from .conftest import NONE
+from .conftest import NONE, recorded
 
 pytestmark = pytest.mark.one_loop
 
@@ -46,7 +46,7 @@ async def test_graphs_on_two_streams_give_what_their_operations_give(card):
             for ours, theirs in zip([*found, *after], [*expected, *eager(expected[2], second)], strict=True):
                 assert np.allclose(await ours.numpy(), theirs, rtol=1e-4, atol=1e-5), seed
         if card.fake is None:
-            assert all(graph._recorded is not None for graph in s.devices[0]._graphs)
+            assert all(recorded(s))
 
 
 @pytest.mark.gpu
@@ -120,7 +120,7 @@ async def test_a_step_with_products_is_a_graph_with_the_bits_of_its_operations(c
             for ours, theirs in zip(graph(first, y), expected, strict=True):
                 assert (await ours.numpy()).tobytes() == theirs.tobytes()
         if card.fake is None:
-            assert [graph._recorded is not None for graph in s.devices[0]._graphs] == [True]
+            assert recorded(s) == [True]
 
 
 @pytest.mark.gpu

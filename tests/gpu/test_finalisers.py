@@ -18,9 +18,10 @@ import asyncsched as asc
 from asyncsched.devices.cuda.janitor import Loan, keeper_of
 from asyncsched.devices.cuda.pool import Block, PrivatePool, behind, untracked
 from tests.cycles import Cycle
+from tests.ledger import array_of, in_use
 from tests.waiting import no_collector, until
 
-from .conftest import Card
+from .conftest import Card, graphs_of, recorded
 
 pytestmark = pytest.mark.one_loop
 SHAPE = (64, 64)
@@ -53,10 +54,7 @@ class Program:
 
     def in_use(self) -> int:
         """Blocks that the pool has given out, that of `x` left out."""
-        with self.pool._lock:
-            self.pool._gather(None)
-            free = sum([piece.nbytes for piece in self.pool._heap._pieces])
-        return (self.pool.reserved() - free) // SIZE - 1
+        return in_use(self.pool) // SIZE - 1
 
     async def written_over(self) -> None:
         """Run what takes the memory that is free, if there is any."""
@@ -282,9 +280,8 @@ async def test_a_finaliser_may_run_a_captured_step(p: Program) -> None:
     """What its graph has on the device is still there, and goes once."""
     step = await p.s.capture(lambda a: asc.flip((a + 1) * 2, axis=0), p.x)
     assert (await step(p.x).numpy()).max() == 2
-    assert all(graph._recorded is not None for graph in p.s.devices[0]._graphs)  # type: ignore[attr-defined]
+    assert all(recorded(p.s))
     loop = asyncio.get_running_loop()
-    graphs = p.s.devices[0]._graphs  # type: ignore[attr-defined]
 
     async def again(step: Any) -> None:
         p.read.append(await step(p.x).numpy())
@@ -294,7 +291,7 @@ async def test_a_finaliser_may_run_a_captured_step(p: Program) -> None:
     await p.collect()
     assert p.read[0].tolist() == TWO.tolist()
     await p.collect()  # of what ran it
-    await until(lambda: not graphs)
+    await until(lambda: not graphs_of(p.s))
     await p.gone()
 
 
@@ -304,11 +301,12 @@ async def test_a_finaliser_may_run_a_captured_step(p: Program) -> None:
 async def test_the_collector_knows_no_block_and_no_loan(p: Program) -> None:
     """If a NumPy or a CuPy to come shows it what they hold, it will end them early."""
     array, made = await awaited(p), await returned(p)
-    for keeper in (p.x._value.array, array, made):
+    inside = array_of(p.x)
+    for keeper in (inside, array, made):
         thing = keeper_of(keeper)
-        assert isinstance(thing, Block if keeper is p.x._value.array else Loan)
+        assert isinstance(thing, Block if keeper is inside else Loan)
         del thing
-    reached, todo = set[int](), [p.x._value.array, array, made]
+    reached, todo = set[int](), [inside, array, made]
     while todo:
         thing = todo.pop()
         if id(thing) not in reached and not isinstance(thing, type | type(np)):

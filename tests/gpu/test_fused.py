@@ -20,7 +20,7 @@ from tests.declared import UFUNCS
 
 from .cases import CASES, values
 from .close import strides
-from .conftest import NONE
+from .conftest import NONE, graphs_of
 
 pytestmark = pytest.mark.one_loop
 PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", "200")) // 40
@@ -56,9 +56,19 @@ def any_values(dtype: str, seed: int = 0, shape: tuple[int, ...] = (6, 40)) -> n
     return found
 
 
+def programs_of(s: asc.Scheduler) -> list[Any]:
+    """What the graphs run."""
+    return [graph._program for graph in graphs_of(s)]
+
+
+def runs_in(program: Any) -> list[Any]:
+    """Its kernels, None for rows by themselves."""
+    return [run for _, run in program._parts]
+
+
 def runs_of(s: asc.Scheduler) -> list[Any]:
-    """The kernels of all graphs, None for rows by themselves."""
-    return [run for graph in s.devices[0]._graphs for _, run in graph._program._parts]  # type: ignore[attr-defined]
+    """Those of all graphs."""
+    return [run for program in programs_of(s) for run in runs_in(program)]
 
 
 async def compare(s: asc.Scheduler, step: Callable[..., list[asc.Tensor]], *arrays: np.ndarray) -> asc.Graph:
@@ -71,7 +81,7 @@ async def compare(s: asc.Scheduler, step: Callable[..., list[asc.Tensor]], *arra
         for number, (ours, theirs) in enumerate(zip(graph(*again), expected, strict=True)):
             a, b = await ours.numpy(), await theirs.numpy()
             assert same(a, b), (number, expected[number], a[a != b], b[a != b])
-    assert not any(one._program._failed for one in s.devices[0]._graphs)  # type: ignore[attr-defined]
+    assert not any(program._failed for program in programs_of(s))
     return graph
 
 
@@ -199,7 +209,7 @@ async def test_a_run_is_one_kernel_and_its_intermediates_take_no_memory(card):
         with asc.exact():
             rows = await s.capture(chain, x)
         assert await graph(x).numpy() == pytest.approx(await rows(x).numpy(), abs=0)
-        found = [len([run for run in [part for _, part in one._program._parts] if run]) for one in s.devices[0]._graphs]
+        found = [len([run for run in runs_in(program) if run]) for program in programs_of(s)]
         assert sorted(found) == ([0, 1] if card.fake is None else [0, 0])
         assert rows.owned == 4 * 64 * 64 * 3
         assert graph.owned == (0 if card.fake is None else rows.owned)  # which is then no graph

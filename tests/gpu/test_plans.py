@@ -17,7 +17,7 @@ from asyncsched.ops.op import Blas
 from asyncsched.ops.table import TABLE
 
 from .cases import absent, groups
-from .conftest import NONE
+from .conftest import NONE, recorded
 
 pytestmark = pytest.mark.one_loop
 
@@ -67,6 +67,6 @@ async def test_replays_of_each_operation_give_the_same_when_plans_are_gone(has_c
                 # A length that depends on data, if it is no fault.
                 assert isinstance(error, asc.CaptureError) or absent(str(error)), name
                 continue
-            graphs += any(graph._recorded is not None for graph in s.devices[0]._graphs)
+            graphs += any(recorded(s))
             del graph
     assert graphs or all(TABLE[name].blas is not Blas.NONE or TABLE[name].resource for name in names)

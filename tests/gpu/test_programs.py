@@ -113,7 +113,7 @@ async def _issue(s: asc.Scheduler, step: Step, handles: dict[int, Any]) -> Any:
         moved = operands[0][...]
         moved[..., :1] = 7
         return moved
-    return await s.submit(runner._reverse, operands, shape=operands[0].shape, dtype=operands[0].dtype)
+    return await s.submit(runner.reverse, operands, shape=operands[0].shape, dtype=operands[0].dtype)
 
 
 def _eager(program: Program, step: Step) -> np.ndarray:

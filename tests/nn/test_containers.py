@@ -7,7 +7,6 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn
-from asyncsched.nn import parameterless
 
 pytestmark = pytest.mark.one_loop
 
@@ -55,14 +54,39 @@ class Loud(nn.ReLU):
     """Not the one that is known."""
 
 
-async def test_pools_come_before_relu_where_nobody_sees_it():
+async def order(s, net, x):
+    """The operations of a network, as they are issued."""
+    found = []
+
+    class Sees(asc.observe.Instrument):
+        def task_submitted(self, task):
+            found.append(task.name)
+
+        def op_ran_inline(self, op):
+            found.append(op.name)
+
+    s.add_instrument(sees := Sees())
+    await net(x)
+    s.remove_instrument(sees)
+    return found
+
+
+async def test_pools_come_before_relu_where_nobody_sees_it(s):
     relu, pool, last = nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
     assert list(nn.Sequential(relu, pool, last)) == [relu, pool, last]  # as they were given
-    assert parameterless._with_pools_first([relu, pool, relu, pool, last]) == [pool, relu, pool, relu, last]
+    x = await s.put(np.ones((1, 1, 8, 8), np.float32))
+    assert await order(s, nn.Sequential(relu, pool, relu, pool, last), x) == ["max_pool2d", "relu"] * 2 + ["reshape"]
     patched = nn.ReLU()
     patched.forward = lambda x: x  # type: ignore[method-assign]
-    for modules in ([pool, relu], [Loud(), pool], [patched, pool], [relu, nn.MaxPool2d(3, 1, 1)], [relu, last], []):
-        assert parameterless._with_pools_first(modules) == modules
+    assert await order(s, nn.Sequential(pool, relu), x) == ["max_pool2d", "relu"]
+    for modules, expected in (
+        ([Loud(), pool], ["relu", "max_pool2d"]),
+        ([patched, pool], ["max_pool2d"]),
+        ([relu, nn.MaxPool2d(3, 1, 1)], ["relu", "max_pool2d"]),
+        ([relu, last], ["relu", "reshape"]),
+        ([], []),
+    ):
+        assert await order(s, nn.Sequential(*modules), x) == expected
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -143,8 +167,9 @@ async def test_to_brings_parameters_buffers_and_gradients_over():
         asc.optim.SGD(net.parameters(), lr=0.1, momentum=0.9).step()
         await s.barrier()
         assert weight.device is second
-        values = [p._value for p in net.parameters()]
-        assert [p._value for p in net.to(second).parameters()] == values
+        submitted = s.statistics().tasks_submitted
+        assert net.to(second) is net
+        assert s.statistics().tasks_submitted == submitted  # nothing is copied
         with pytest.raises(ValueError, match="cpu:7"):
             net.to("cpu:7")
         net.to(first)

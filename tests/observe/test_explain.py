@@ -14,7 +14,7 @@ import asyncsched as asc
 from asyncsched import nn, optim
 from asyncsched.devices.sim import SimDevice
 from asyncsched.runtime.explain import explain
-from tests.ledger import engine_of
+from tests.ledger import engine_of, runtime_of, value_of
 from tests.processes import fresh
 from tests.validate import validate
 from tests.waiting import cancelled, fail, held, outside, settled, turns, until
@@ -178,7 +178,7 @@ async def test_bytes_in_flight_and_reserved(gate):
             assert found[3].startswith("6,000 bytes reserved by scope 'request 7': held by task")
             assert found[-2] == f"and for those in flight, the oldest: slow #0 ({line})"
             assert found[-1].startswith("which runs on cpu stream 0")
-            found = lines(await asyncio.to_thread(explain, s._runtime, more._value))  # which searches for nobody
+            found = lines(await asyncio.to_thread(explain, runtime_of(s), value_of(more)))  # which searches for nobody
             assert found[3:5] == [
                 "6,000 bytes reserved by scope 'request 7'",
                 "2,000 bytes in results and tasks in flight",
@@ -315,14 +315,14 @@ async def test_what_is_recorded_has_no_value(s):
 async def test_a_chain_of_many_is_told_by_its_ends_and_nothing_changes(gate):
     async with asc.Scheduler("cpu", max_ops=1, max_pending=None) as s:
         await s.submit(held, gate)
-        x = asc.ones(1)
+        x = first = asc.ones(1)
         for _ in range(20_000):
             x = x + 1
         before = s.statistics()
         found = lines(s.explain(x))
         after = s.statistics()
         validate(engine_of(s))
-        s._runtime.cancel_all(engine_of(s).root.unfinished(), "the test")
+        assert first.cancel()  # and all that needs it
         gate.set()
     assert after == before
     assert len(found) == 11

@@ -323,7 +323,7 @@ async def test_operations_at_once_are_told_to_nobody_who_does_not_ask(
         y = x + 1
         z = y * 2
         del y
-        assert s._runtime.ledger.account.used == 2 * 64  # given back at once
+        assert asc.observe.Probe(s).used_bytes == 2 * 64  # given back at once
     assert (await z)[0] == 4
     log = Log()
     s.add_instrument(log)

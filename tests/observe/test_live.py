@@ -56,7 +56,7 @@ async def busy(s: asc.Scheduler, gate: threading.Event, look: Callable[[], Any])
     async with s.scope(name="request", reserve="1 MiB"):
         await until(began.is_set)
         waiting = asyncio.ensure_future(asyncio.wait_for(long, None))
-        await until(lambda: s._runtime.parked)
+        await until(lambda: asc.observe.Probe(s).waits)
         found = look()
         gate.set()
         await waiting

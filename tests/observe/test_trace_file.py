@@ -23,6 +23,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.observe import Recording, trace
 from asyncsched.runtime.life import InlineMode
+from tests.ledger import runtime_of
 
 MOST_BYTES = 104  # a task: a million in 100 MiB
 
@@ -132,7 +133,7 @@ async def test_a_million_would_take_less_than_100_mib_compressed(tmp_path: Path)
     async with asc.Scheduler("cpu", instruments=[trace]) as s:
         x = await s.put(np.ones((1, 2048), np.float32))
         for i in range(count // 500):
-            s._runtime.inline = InlineMode.NEVER  # as tasks, not inline
+            runtime_of(s).inline = InlineMode.NEVER  # as tasks, not inline
             for _ in range(500):
                 y = x + i
             await s.barrier()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.ledger import value_of
 from tests.waiting import fail, held, settled
 
 
@@ -82,4 +83,4 @@ async def test_a_preview_is_short_and_lets_nothing_out(s):
     deep = await s.put(np.zeros((2,) * 12, bool))
     assert rows(deep)["more"] == f"the first of {deep.shape[:-2]}:\n[[False False]\n [False False]]"
     assert rows(await s.put(np.zeros((3, 0))))["more"] == "[]"
-    assert not x._value.escaped
+    assert not value_of(x).escaped

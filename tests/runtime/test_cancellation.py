@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched._core.model import LAUNCHED, PENDING
-from tests.ledger import engine_of
+from tests.ledger import engine_of, task_of
 from tests.validate import validate
 from tests.waiting import cancelled, fail, turns
 
@@ -39,10 +38,6 @@ def gate() -> Gate:
     return Gate()
 
 
-def core(handle: Any) -> Any:
-    return handle._value.task
-
-
 def idle(s: asc.Scheduler) -> bool:
     now = s.statistics()
     validate(engine_of(s))
@@ -54,7 +49,7 @@ async def test_pending(gate: Gate) -> None:
         s.submit_nowait(gate)
         ran: list[int] = []
         task = s.submit_nowait(ran.append, 1)
-        assert core(task).state == PENDING
+        assert s.statistics().tasks_pending == 1
         assert task.cancel()
         assert task.done()
         assert not task.cancel()
@@ -71,7 +66,7 @@ async def test_launched_and_waiting_in_its_stream() -> None:
         s.submit_nowait(gate)
         task = s.submit_nowait(ran.append, 1)
         await gate.running()
-        assert core(task).state == LAUNCHED
+        assert s.statistics().tasks_in_flight == 2
         assert task.cancel()
         assert s.statistics().tasks_in_flight == 2  # it keeps its slot
         with pytest.raises(asc.TaskCancelled):
@@ -154,12 +149,12 @@ async def test_a_cancelled_await_leaves_the_task_and_its_other_waiters(s: asc.Sc
     task = s.submit_nowait(gate, 7)
     first, second = asyncio.ensure_future(asc.gather(task)), asyncio.ensure_future(asc.gather(task))
     await turns()
-    assert len(core(task).waiters) == 2
+    assert asc.observe.Probe(s).waits == 2
     await cancelled(first)
-    assert len(core(task).waiters) == 1
+    assert asc.observe.Probe(s).waits == 1
     gate.opened.set()
     assert await second == [(7,)]
-    assert not s._runtime.parked
+    assert asc.observe.Probe(s).waits == 0
 
 
 async def test_timeouts_leave_nothing_behind(gate: Gate) -> None:
@@ -172,9 +167,9 @@ async def test_timeouts_leave_nothing_behind(gate: Gate) -> None:
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0):
                         await wait()
-        assert not core(x).waiters
-        assert not core(pending).waiters
-        assert not s._runtime.parked
+        assert not task_of(x).waiters
+        assert not task_of(pending).waiters
+        assert asc.observe.Probe(s).waits == 0
         assert s.statistics().tasks_pending == 1
         gate.opened.set()
         async with asyncio.timeout(60):
@@ -244,7 +239,7 @@ async def test_call_cancelled_in_the_turn_that_admits_it() -> None:
         await turns()
         assert s.statistics().tasks_pending == 1
         engine_of(s).ledger.slots += 1
-        s._runtime.dispatch()
+        engine_of(s).dispatch()
         assert s.statistics().tasks_in_flight == 2  # admitted, and `call` does not know yet
         await cancelled(calling)
         gate.opened.set()

@@ -18,7 +18,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices import execution
 from asyncsched.devices.host import memory as host_memory
-from tests.ledger import engine_of
+from tests.ledger import engine_of, live
 from tests.waiting import held, until
 
 pytestmark = pytest.mark.one_loop
@@ -300,8 +300,7 @@ async def test_a_result_that_an_interrupt_made_void_leaves_the_pools_count_as_it
         x = await s.put(np.ones(40_000))
         await s.barrier()
         pool, before = s.devices[0].memory.pool, s.statistics().bytes_retained
-        pool._collect()
-        live = pool.live
+        given_out = live(pool)
         with monkeypatch.context() as patched:
             patched.setattr(execution, "finish", interrupted)
             y = x[x > 0]
@@ -310,8 +309,7 @@ async def test_a_result_that_an_interrupt_made_void_leaves_the_pools_count_as_it
         in_an_object(y, [])
         del y
         gc.collect()
-        pool._collect()
-        assert (pool.live, s.statistics().bytes_retained) == (live, before)
+        assert (live(pool), s.statistics().bytes_retained) == (given_out, before)
 
 
 async def test_a_stream_whose_thread_dies_says_so_to_all(monkeypatch: pytest.MonkeyPatch, gate: Any) -> None:

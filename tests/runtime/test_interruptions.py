@@ -23,9 +23,8 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.runtime.context import current_scope
 from asyncsched.runtime.loops import _on_wake
-from tests.ledger import engine_of
+from tests.ledger import engine_of, live, runtime_of
 from tests.thorough import usually
 from tests.validate import validate
 from tests.waiting import held, turns, until
@@ -135,8 +134,8 @@ async def test_every_waiter_gets_a_result_or_an_error(program: Any, max_ops: int
                 beside = asyncio.ensure_future(s.call(held, gate))
                 await turns(2)
                 came_so_far = interrupted(number, partial(program, s, x, gate))
-                s._runtime.dispatch()  # takes in what a finaliser could not report
-                if s._runtime.interrupted is None:
+                engine_of(s).dispatch()  # takes in what a finaliser could not report
+                if not closed_itself(s):
                     engine_of(s).drain()
                     validate(engine_of(s))
                     gate.set()
@@ -170,11 +169,15 @@ async def is_told(s: asc.Scheduler, x: asc.Tensor, beside: asyncio.Future[Any]) 
     assert (await x)[0, 0] == 1  # it was there
 
 
+def closed_itself(s: asc.Scheduler) -> bool:
+    return repr(s).endswith("closed)")
+
+
 def break_off(s: asc.Scheduler) -> None:
     """Interrupt it in the middle of a submission."""
     for number in count():
         assert interrupted(number, partial(s.submit_nowait, int))
-        if s._runtime.interrupted is not None:
+        if closed_itself(s):
             return
 
 
@@ -190,7 +193,7 @@ async def test_waiters_get_a_result_or_an_error_when_a_wake_up_is_interrupted(
         gate, came_so_far = threading.Event(), list[bool]()
         with suppress(ExceptionGroup):  # what was lost, and nobody waits for
             async with asyncio.timeout(ENDS_SOON), asc.Scheduler("cpu", streams=1, max_ops=1) as s:
-                runtime, t = s._runtime, await s.submit(held, gate)
+                runtime, t = runtime_of(s), await s.submit(held, gate)
                 waiting = [asyncio.ensure_future(wait) for wait in (_awaits(t), _awaits(t), _submits(s))]
                 await turns(2)
                 runtime.completions.awake = True  # as if the loop were woken already
@@ -256,14 +259,15 @@ async def test_where_the_recursion_is_too_deep_to_give_up_it_is_done_later(s: as
     s.statistics()  # takes in that its bytes came back
     gate = threading.Event()
     s.submit_nowait(held, gate)  # so that something is unfinished, wherever it is interrupted
-    give_up, failures = s._runtime.on_interrupted, [RecursionError()]
+    runtime, failures = runtime_of(s), [RecursionError()]
+    give_up = runtime.on_interrupted
 
     def fail_once(error: BaseException) -> None:
         if failures:
             raise failures.pop()
         give_up(error)
 
-    s._runtime.on_interrupted = fail_once
+    runtime.on_interrupted = fail_once
     for number in count():
         interrupted(number, lambda: x @ x)
         if not failures:
@@ -297,17 +301,14 @@ async def test_a_drop_that_a_signal_interrupts_is_made_all_the_same(make: Any, a
             if awaited:
                 await box[0]
             came_so_far = interrupted(number, box.clear, in_a_finaliser)
-            found = (
-                s.statistics().bytes_retained,
-                pool.live + sum(-item if isinstance(item, int) else -item.nbytes for item in pool._returned),
-            )
+            found = (s.statistics().bytes_retained, live(pool))
             assert found == (before or found)
             assert found[0] == x.nbytes
             before = found
             if not came_so_far:
                 break
         assert number > 1
-        assert s._runtime.interrupted is None
+        assert not closed_itself(s)
         assert await (x[:1] + 1).sum().item() == 600.0
 
 
@@ -342,9 +343,9 @@ async def test_a_scope_ends_with_a_generator_whose_end_a_signal_interrupts(s: as
     for number in count():
         box = [items()]
         await anext(box[0])
-        assert current_scope(s._runtime).name == "inside"
+        assert asc.observe.Probe(s).current.name == "inside"
         came_so_far = interrupted(number, box.clear, partial(_is_in, ("Dropped.__call__",)))
-        assert current_scope(s._runtime).name == "root"
+        assert asc.observe.Probe(s).current.name == "root"
         await until(lambda: not engine_of(s).root.children)
         if not came_so_far:
             break

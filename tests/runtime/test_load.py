@@ -9,6 +9,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.runtime.rates import Meter
+from tests.ledger import runtime_of
 from tests.waiting import Clock, held, turns
 
 
@@ -94,8 +95,8 @@ async def test_nothing_to_do_is_no_wait() -> None:
 
 async def test_the_backlog_and_the_wait_for_it() -> None:
     async with asc.Scheduler("cpu", max_ops=1, max_bytes=1000) as s:
-        clock = Clock()
-        s._runtime.meter, s._runtime.ledger._clock = Meter(s._runtime.ledger, clock), clock
+        clock, runtime = Clock(), runtime_of(s)
+        runtime.meter, runtime.ledger._clock = Meter(runtime.ledger, clock), clock
         for i in range(2):
             gate = threading.Event()
             first = await s.submit(held, gate, nbytes=100)

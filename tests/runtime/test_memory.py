@@ -11,20 +11,12 @@ import pytest
 
 import asyncsched as asc
 from asyncsched._core.ownership import sole
-from tests.ledger import used
-from tests.waiting import Clock, held, settled, turns, until
+from tests.ledger import address_of as at
+from tests.ledger import stands_still, used
+from tests.waiting import held, settled, turns, until
 
 BLOCK = np.ones((200, 200))  # 320,000 bytes: from the pool
 NB = BLOCK.nbytes
-
-
-def address(array: np.ndarray[Any, Any]) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def at(t: asc.Tensor) -> int:
-    """Where a finished tensor's elements are, without letting the array out."""
-    return address(t._value.array)
 
 
 # -- failing and dropping -------------------------------------------------------------------------------------------
@@ -112,7 +104,7 @@ async def test_buffers_are_recycled(s: asc.Scheduler) -> None:
 async def test_in_place_only_when_nobody_else_holds_it(holder: str) -> None:
     gate, kept = threading.Event(), []
     async with asc.Scheduler("cpu", streams=2 if holder == "task" else 1) as s:
-        s._runtime.clock = Clock()  # so that no stream counts as late, however busy the processors are
+        stands_still(s)
         x = await settled(await s.put(BLOCK))
         before = at(x)
         if holder == "handle":

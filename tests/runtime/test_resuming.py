@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 import asyncsched as asc
-from tests.ledger import engine_of
+from tests.ledger import engine_of, runtime_of
 from tests.waiting import held, turns, until
 
 
@@ -30,7 +30,7 @@ async def _answered(
 
 
 def _wake(s: asc.Scheduler) -> None:
-    asyncio.get_running_loop().call_soon(s._runtime.on_wake)
+    asyncio.get_running_loop().call_soon(runtime_of(s).on_wake)
 
 
 async def test_a_waiter_cancelled_by_another_that_resumed_first_is_cancelled(gate: threading.Event) -> None:
@@ -84,7 +84,7 @@ def test_an_exception_that_ends_the_loop_holds_up_no_other_waiter(kind: Any) -> 
         return s, (await _answered(s, threading.Event(), interrupted, second))[0]
 
     s, ended = loop.run_until_complete(main())
-    loop.call_soon(s._runtime.on_wake)
+    loop.call_soon(runtime_of(s).on_wake)
     with pytest.raises(KeyboardInterrupt):
         loop.run_until_complete(turns())
     loop.run_until_complete(turns())

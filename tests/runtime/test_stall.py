@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.ledger import runtime_of
 from tests.waiting import cancelled, held, outside, turns, until
 
 BLOCK = np.ones((100, 100))  # 80,000 bytes
@@ -261,7 +262,7 @@ async def test_a_reclaimer_whose_bytes_others_take_leaves_nobody_in_silence() ->
         def reclaim() -> bool:
             return len(ahead) > 1 and ahead.pop() is not None
 
-        s._runtime.reclaimers.add(reclaim)
+        runtime_of(s).reclaimers.add(reclaim)
 
         async def other() -> None:
             async with s.scope(reserve=size):
@@ -350,7 +351,7 @@ async def test_a_look_comes_between_an_end_that_was_taken_in_and_what_follows_fr
     for share in ("IN_VAIN", "RARE"):
         monkeypatch.setattr(f"asyncsched.runtime.stall.{share}", 1e-9)  # so nothing is tried twice
     async with asc.Scheduler("cpu", max_bytes=3 * BLOCK.nbytes) as s:
-        watch: Any = s._runtime.stall_watch.__self__  # type: ignore[attr-defined]
+        watch: Any = runtime_of(s).stall_watch.__self__
 
         async def fills(scope: asc.Scheduler | asc.Scope) -> None:
             _held = await scope.put(BLOCK)

@@ -15,7 +15,7 @@ import uvloop
 
 import asyncsched as asc
 from asyncsched.runtime.loops import Wakeup
-from tests.ledger import engine_of
+from tests.ledger import engine_of, runtime_of
 from tests.waiting import held, no_collector, turns
 
 needs_counters = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="no event counters here")
@@ -102,7 +102,7 @@ async def test_a_wake_up_on_its_way_when_the_scheduler_closes_is_not_lost(gate: 
     completions.notify()  # by the counter, which the loop reads in its next turn
     with pytest.raises(TimeoutError):
         await s.aclose(timeout=0)
-    s._runtime.close()
+    runtime_of(s).close()
     await turns()
     assert not completions.awake
     gate.set()

@@ -839,12 +839,12 @@ async def _told(form: Form) -> str:
         found.append(why is None)
         return why
 
-    def deadlock(*args: Any) -> asc.MemoryDeadlockError:
-        grade.append(CERTAIN if found[-1] else PROBABLE)
-        return make(*args)
+    class Graded(asc.MemoryDeadlockError):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            grade.append(CERTAIN if found[-1] else PROBABLE)
 
-    stall.may_happen = look
-    make, stall.StallWatch._deadlock = stall.StallWatch._deadlock, deadlock  # type: ignore[method-assign]
+    stall.may_happen, stall.MemoryDeadlockError = look, Graded  # type: ignore[misc]
     signal.signal(signal.SIGALRM, late)
     signal.alarm(MOST)
     try:
@@ -861,7 +861,7 @@ async def _told(form: Form) -> str:
             return grade[0]
     finally:
         signal.alarm(0)
-        stall.may_happen, stall.StallWatch._deadlock = may_happen, make  # type: ignore[method-assign]
+        stall.may_happen, stall.MemoryDeadlockError = may_happen, asc.MemoryDeadlockError  # type: ignore[misc]
 
 
 if __name__ == "__main__":

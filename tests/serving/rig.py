@@ -39,19 +39,19 @@ class Call:
         raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         self.scope: ASGIScope = {"type": "http", "method": method, "path": path, "headers": raw, **more}
         self.sent: list[Message] = []
-        self._incoming: asyncio.Queue[Message] = asyncio.Queue()
-        self.task = asyncio.create_task(app(self.scope, self._incoming.get, self._send))  # type: ignore[arg-type]
+        self.incoming: asyncio.Queue[Message] = asyncio.Queue()
+        self.task = asyncio.create_task(app(self.scope, self.incoming.get, self.send))  # type: ignore[arg-type]
 
-    async def _send(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
         await asyncio.sleep(0)
         self.sent.append(message)
 
     def feed(self, body: bytes = b"", *, more: bool = False) -> Call:
-        self._incoming.put_nowait({"type": "http.request", "body": body, "more_body": more})
+        self.incoming.put_nowait({"type": "http.request", "body": body, "more_body": more})
         return self
 
     def leave(self) -> Call:
-        self._incoming.put_nowait({"type": "http.disconnect"})
+        self.incoming.put_nowait({"type": "http.disconnect"})
         return self
 
     async def answer(self) -> tuple[int, Any]:

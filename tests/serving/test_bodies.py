@@ -40,7 +40,7 @@ def upload(app: Serving, body: bytes, headers: Any = None, **more: Any) -> Call:
 
 
 def unread(call: Call) -> bool:
-    return not call._incoming.empty()
+    return not call.incoming.empty()
 
 
 async def bodies(server: Serving) -> dict[str, int]:

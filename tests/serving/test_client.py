@@ -101,7 +101,7 @@ async def test_a_client_that_leaves_in_its_body_raises_nothing_of_the_frameworks
         for at_once in (True, False):
             call = Call(server).feed(b"part", more=True)
             if not at_once:
-                await until(call._incoming.empty)
+                await until(call.incoming.empty)
                 await asyncio.sleep(0)
             await call.leave().task
             assert call.sent == []
@@ -242,7 +242,7 @@ async def test_a_body_in_small_pieces_takes_no_more_room_than_in_one() -> None:
         try:
             for _ in range(1000):
                 call.feed(b"x", more=True)
-                await until(call._incoming.empty)
+                await until(call.incoming.empty)
             here = [tracemalloc.Filter(True, name) for name in (client.__file__, rig.__file__)]  # not other threads'
             left = tracemalloc.take_snapshot().filter_traces(here)
             assert sum(found.size for found in left.statistics("filename")) < 50_000

@@ -26,10 +26,10 @@ class Server:
     def __init__(self, app: App) -> None:
         self.state: dict[str, Any] = {}
         self.said: list[Message] = []
-        self._incoming: asyncio.Queue[Message] = asyncio.Queue()
-        self._incoming.put_nowait({"type": "lifespan.startup"})
+        self.incoming: asyncio.Queue[Message] = asyncio.Queue()
+        self.incoming.put_nowait({"type": "lifespan.startup"})
         self.task = asyncio.ensure_future(
-            app({"type": "lifespan", "state": self.state}, self._incoming.get, self._send)  # type: ignore[arg-type]
+            app({"type": "lifespan", "state": self.state}, self.incoming.get, self._send)  # type: ignore[arg-type]
         )
 
     async def _send(self, message: Message) -> None:
@@ -43,7 +43,7 @@ class Server:
         await until(lambda: bool(self.said))
 
     async def stop(self) -> None:
-        self._incoming.put_nowait({"type": "lifespan.shutdown"})
+        self.incoming.put_nowait({"type": "lifespan.shutdown"})
         await self.task
 
 
@@ -130,7 +130,7 @@ async def test_an_application_that_fails(when: str) -> None:
     server = Server(middleware)
     if when == "shutdown":
         await server.started()
-        server._incoming.put_nowait({"type": "lifespan.shutdown"})
+        server.incoming.put_nowait({"type": "lifespan.shutdown"})
     with pytest.raises(LookupError):
         await server.task
     assert server.said[-1] == {"type": f"lifespan.{when}.failed", "message": "its own words"}

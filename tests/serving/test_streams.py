@@ -78,10 +78,10 @@ class Slow(Call):
         self.gate = asyncio.Event()
         super().__init__(app, path)
 
-    async def _send(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
         if len(self.sent) > 3:
             await self.gate.wait()
-        await super()._send(message)
+        await super().send(message)
 
 
 async def test_a_client_that_stops_reading_pauses_alone() -> None:
@@ -207,7 +207,7 @@ async def test_a_client_of_events_that_does_not_read_is_cut_off(monkeypatch: pyt
     monkeypatch.setattr("asyncsched.serving.http._FOR_THE_LAST", 0.01)
 
     class Unread(Call):
-        async def _send(self, message: Message) -> None:
+        async def send(self, message: Message) -> None:
             self.sent.append(message)
             if len(self.sent) == 3:
                 await asyncio.Event().wait()

@@ -18,8 +18,8 @@ from asyncsched.ops.cost_model import INLINE_SECONDS
 from asyncsched.optim import SGD
 from asyncsched.runtime.runtime import INLINE_BUDGET
 from tests.fake_cupy import fake_cupy
-from tests.ledger import lane_of
-from tests.waiting import Clock, held, until
+from tests.ledger import lane_of, stands_still
+from tests.waiting import held, until
 
 pytestmark = pytest.mark.one_loop
 
@@ -331,7 +331,7 @@ async def test_the_same_answers_inside_a_scope_with_a_reserve(device: Any) -> No
 async def test_replays_on_the_host_are_spread_over_its_streams(gate: threading.Event) -> None:
     """They share nothing, so that one need not wait for the other."""
     async with asc.Scheduler("cpu", streams=2) as s:
-        s._runtime.clock = Clock()  # so that no stream counts as late, however busy the processors are
+        stands_still(s)
         t = await s.put(np.ones((300, 400)))
         graph = await s.capture(lambda t: t * 2 + 1, t)
         busy = [s.submit_nowait(held, gate) for _ in range(2)]
@@ -360,7 +360,7 @@ def takes(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def busy_streams(s: asc.Scheduler, gate: threading.Event) -> list[Any]:
-    return [s.submit_nowait(held, gate) for _ in s._runtime.devices[0].streams]
+    return [s.submit_nowait(held, gate) for _ in s.devices[0].streams]
 
 
 def assigned(x: asc.Tensor) -> asc.Tensor:

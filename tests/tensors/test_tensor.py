@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.ledger import task_of
 from tests.waiting import held, until
 
 IMPLICIT: list[tuple[str, Callable[[asc.Tensor], Any], str]] = [
@@ -91,7 +92,7 @@ def test_a_thread_that_waits_when_the_loop_ends_gets_an_error() -> None:
         t = s.submit_nowait(held, gate, np.float64(1), shape=(), dtype=float)
         reader = threading.Thread(target=read, args=(t,))
         reader.start()
-        await until(lambda: t._value.task.waiters)  # type: ignore[union-attr]
+        await until(lambda: task_of(t).waiters)
         return s, reader
 
     s, reader = asyncio.run(main())
@@ -99,7 +100,8 @@ def test_a_thread_that_waits_when_the_loop_ends_gets_an_error() -> None:
     gate.set()
     assert len(outcome) == 1
     assert "event loop ended" in outcome[0]
-    s._runtime.close()
+    with pytest.warns(ResourceWarning, match="never closed"):
+        del s
 
 
 async def test_operators_from_another_thread_are_refused(s: asc.Scheduler) -> None:
@@ -247,7 +249,7 @@ async def test_an_await_under_way_keeps_the_version_it_began_with(s: asc.Schedul
 
     x = s.submit_nowait(held, first, np.zeros(2), shape=2, dtype=float)
     readers = [asyncio.create_task(work) for work in (read(x), gathered(x), x.numpy())]
-    await until(lambda: len(x._value.task.waiters or ()) == 3)  # type: ignore[union-attr]
+    await until(lambda: asc.observe.Probe(s).waits == 3)
     x[0] = s.submit_nowait(held, second, np.float64(5), shape=(), dtype=float)
     first.set()
     for reader in readers:
