@@ -44,6 +44,7 @@ _CURES = (  # the cures in errors of tensors, and those here
     (r"\basc\.(?=\w)", "xp."),
     (r"use a Tensor,", "use an Array,"),
     (r"(index|boolean) tensors", r"\1 arrays"),
+    (r"only the thread of a scheduler's event loop may use it:.*", _OF_ANOTHER),  # while that is being closed
 )
 _SHOWN = 1000  # arrays with at most so many elements show them in `repr`
 

@@ -639,3 +639,13 @@ def test_a_scheduler_that_another_thread_closes_meanwhile_lets_no_call_wait_for_
     finally:
         go_on.set()
         closing.join()
+
+
+def test_an_array_of_a_scheduler_that_is_about_to_close_is_told_as_one_of_a_closed_scheduler():
+    x, old = xp.ones(3), kept.get()
+    kept._current = None  # as `using` does in another thread, before it closes the scheduler
+    try:
+        with pytest.raises(RuntimeError, match=r"closed, perhaps by `array_api.using`: `xp.asarray.np.asarray.x..`"):
+            x + 1
+    finally:
+        old.close()
