@@ -8,7 +8,7 @@ import pickle
 import re
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
 from types import FunctionType, MethodType
@@ -70,6 +70,14 @@ def parse_bytes(size: int | str | np.integer, name: str = "size", *, none: str =
     if size <= 0:
         raise ValueError(f"{name} must be positive, not {size}{_instead(none)}")
     return size
+
+
+def check_state(state: object) -> None:
+    """Raise TypeError unless this is a dict, as states are."""
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            f"a state is a dict, as from `state_dict()` or `await asc.load(path)`, not {type(state).__name__}"
+        )
 
 
 def is_coroutine_function(fn: Any) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 from ._interrupts import Lock
 from ._system import log, start
 from .devices.contract import in_stream_thread
-from .errors import ImplicitBarrierError, QueueFull
+from .errors import ImplicitBarrierError, QueueFull, SchedulerClosed
 from .runtime.life import running_loop
 from .runtime.loops import Answer, answered, ask, ask_async
 from .runtime.runtime import Runtime
@@ -42,6 +42,7 @@ class Background:
         self._context = contextvars.Context()  # outside the caller's scopes
         self._loop: asyncio.AbstractEventLoop | None = None  # set once it is open
         self._closing = False
+        self._lock = Lock()  # held to ask the loop, and to end it: a loop drops what it is asked as it is closed
         self._reports: Answer[None] = SimpleQueue()  # the report that it is open; then, that it has closed
         self._thread = threading.Thread(target=self._run, args=(options,), name=f"asyncsched {name}", daemon=True)
         running_code.add(self._thread)
@@ -71,10 +72,9 @@ class Background:
     def issue(self, fn: Callable[..., T], *args: Any, **options: Any) -> T:
         """Call a function of tensors on the loop's thread, and return its result. Waits first if the backlog is
         full."""
-        assert self._loop is not None
         while True:
             try:
-                return answered(ask(self._loop, partial(fn, *args, **options), self._context))
+                return self._answered(lambda loop: ask(loop, partial(fn, *args, **options), self._context))
             except QueueFull:
                 self.wait(drained, self.runtime, self.runtime.engine.root)
 
@@ -89,8 +89,19 @@ class Background:
 
     def wait(self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Run a coroutine function on the scheduler's loop, block until it has ended, and return its result."""
-        assert self._loop is not None
-        return answered(ask_async(self._loop, partial(fn, *args)))
+        return self._answered(lambda loop: ask_async(loop, partial(fn, *args)))
+
+    def _answered(self, ask: Callable[[asyncio.AbstractEventLoop], Answer[T]]) -> T:
+        """Ask the loop, and wait for the answer.
+
+        Raises:
+            SchedulerClosed: if another thread has closed the scheduler.
+        """
+        with self._lock:
+            if self._loop is None or self._closing:
+                raise SchedulerClosed("another thread has closed this scheduler: call again, for the one in use")
+            answer = ask(self._loop)
+        return answered(answer)
 
     def close(self) -> None:
         """Wait for everything submitted, and end the thread.
@@ -108,10 +119,11 @@ class Background:
 
     def end(self) -> None:
         """Close without waiting. A second call does nothing."""
-        self._closing = True
-        if self._loop is not None:
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._ended.set)
+        with self._lock:
+            self._closing = True
+            if self._loop is not None:
+                with suppress(RuntimeError):  # the loop has ended
+                    self._loop.call_soon_threadsafe(self._ended.set)
 
 
 class Kept:

@@ -44,6 +44,7 @@ _CURES = (  # the cures in errors of tensors, and those here
     (r"\basc\.(?=\w)", "xp."),
     (r"use a Tensor,", "use an Array,"),
     (r"(index|boolean) tensors", r"\1 arrays"),
+    (r"only the thread of a scheduler's event loop may use it:.*", _OF_ANOTHER),  # while that is being closed
 )
 _SHOWN = 1000  # arrays with at most so many elements show them in `repr`
 
@@ -301,15 +302,22 @@ def _written(place: Place, write: Callable[..., None], *args: Any) -> None:
         _asked(write, *args)
     except TaskTooLarge:  # it may do with one array, which is known once the version is there
         unread = place.storage.unread
-        _asked(write, *args, call=lambda scheduler, *call: scheduler.issue_after(unread, *call))
+        _with_scheduler(lambda scheduler: scheduler.issue_after(unread, write, *args))
 
 
-def _asked(fn: Callable[..., T], *args: Any, call: Callable[..., T] = Background.issue) -> T:
+def _asked(fn: Callable[..., T], *args: Any) -> T:
     """Call a function on the loop's thread."""
+    return _with_scheduler(lambda scheduler: scheduler.issue(fn, *args))
+
+
+def _with_scheduler(call: Callable[[Background], T]) -> T:
+    """Call a function with the scheduler in use. Again, if another thread has closed it meanwhile, by `using`."""
     scheduler = background()
     try:
-        return call(scheduler, fn, *args)
+        return call(scheduler)
     except SchedulerClosed:
+        if background() is not scheduler:
+            return _with_scheduler(call)
         if scheduler.runtime.life is not Life.OPEN:
             raise
         raise SchedulerClosed(_OF_ANOTHER) from None
@@ -330,12 +338,7 @@ def explained(function: Callable[..., Any], *args: Any, **options: Any) -> NoRet
 
 def put(array: Any, device: str | None) -> Array:
     """An array of anything that can be copied to a device. Waits for room."""
-    scheduler = background()
-    try:
-        return Array(scheduler.wait(partial(scheduler.scheduler.put, array, device=device)))
-    except Exception as error:
-        _reword(error)
-        raise
+    return Array(_with_scheduler(lambda on: on.wait(partial(on.scheduler.put, array, device=device))))
 
 
 def _reword(error: Exception) -> None:
@@ -402,7 +405,7 @@ def there(value: Value) -> Value:
     check_may_block("the value of an array")
     try:
         if not Tensor(value).done():
-            background().wait(_done, value)
+            _with_scheduler(operator.methodcaller("wait", _done, value))
         if value.failure is not None:
             value.failure.rethrow()
         return value

@@ -15,6 +15,9 @@ versions wrote only the layout, under another key.
 A file is replaced as a whole: a kill at any moment leaves the old one or the new one. The file is written in a folder
 beside the target, because safetensors makes a temporary file under a name of its own. The folder is locked while its
 process lives, so the next save recognises a folder that a kill left.
+
+A save that was cancelled goes on in its thread, and a large file takes longer than a small one. So the saves of a
+process to one path are numbered, and one that is overtaken by a later one leaves the file of that in place.
 """
 
 from __future__ import annotations
@@ -28,15 +31,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from errno import EINVAL, EISDIR
 from functools import partial
+from itertools import count
 from pathlib import Path
 from stat import S_IMODE, S_ISDIR, S_ISREG
 from typing import Any
+from weakref import WeakValueDictionary
 from zlib import crc32
 
 import numpy as np
 
 from .._arguments import refuse_mask_or_unit, require_package
 from .._blocks import contextmanager
+from .._interrupts import Lock
 from ..errors import CheckpointDamaged
 from ..flow.scope import Submitter
 from ..ops.meta import CODES
@@ -52,6 +58,7 @@ except ImportError:  # on Windows, where folders that a kill left stay
     fcntl = None  # type: ignore[assignment]
 
 AnyPath = str | os.PathLike[str]
+Replace = Callable[[Path, Path], None]  # as `os.replace`
 _LAYOUT, _SUMS, _UNCHECKED = "asyncsched.state", "asyncsched.crc32", "asyncsched"
 _OF_LAYOUT = ""  # a key beside the names of the arrays, none of which is empty
 
@@ -132,14 +139,41 @@ class StoredState:
         self._file.__exit__(*error)
 
 
-def write(path: AnyPath, arrays: Mapping[str, np.ndarray[Any, Any]], layout: Any) -> None:
+class _Target:
+    """What the saves under way to one path share."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.newest = 0  # the number of the save that wrote the file
+
+
+_numbers = count(1)  # of saves, in the order of their calls
+_targets: WeakValueDictionary[str, _Target] = WeakValueDictionary()
+_finding = Lock()
+
+
+def in_order(path: AnyPath) -> Replace:
+    """A function for the save that begins now. It replaces the file, unless a later save to this path has done so."""
+    with _finding:
+        shared, number = _targets.setdefault(os.fsdecode(path), _Target()), next(_numbers)
+
+    def replace(temporary: Path, target: Path) -> None:
+        with shared.lock:
+            if number > shared.newest:
+                os.replace(temporary, target)
+                shared.newest = number
+
+    return replace
+
+
+def write(path: AnyPath, arrays: Mapping[str, np.ndarray[Any, Any]], layout: Any, replace: Replace) -> None:
     """Write a file in the place of one that may be there."""
     from safetensors.numpy import save_file
 
     arrays = {name: _plain(array) for name, array in arrays.items()}
     text = json.dumps(layout)
     sums = {_OF_LAYOUT: crc32(text.encode()), **{name: _sum(array) for name, array in arrays.items()}}
-    with _replacing(path) as temporary:
+    with _replacing(path, replace) as temporary:
         save_file(arrays, temporary, {_LAYOUT: text, _SUMS: json.dumps(sums)})
 
 
@@ -153,7 +187,7 @@ def _sum(array: np.ndarray[Any, Any]) -> int:
 
 
 @contextmanager
-def _replacing(path: AnyPath) -> Iterator[Path]:
+def _replacing(path: AnyPath, replace: Replace) -> Iterator[Path]:
     """A context with the path to write to. At its end the new file reaches the disk, and then replaces the old one."""
     target = Path(os.fsdecode(path)).resolve()
     _require_regular(path, "save", "writes")
@@ -165,7 +199,7 @@ def _replacing(path: AnyPath) -> Iterator[Path]:
         yield temporary
         _sync(temporary, os.O_RDWR)
         temporary.chmod(mode)  # safetensors lets nobody else read what it writes
-        os.replace(temporary, target)
+        replace(temporary, target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
@@ -266,8 +300,9 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
 
     The file has the state at the moment of the call; training may go on meanwhile. A kill at any moment, of the process
     or of the machine, leaves the old file or the new one, whole (and perhaps a hidden folder beside it, which the next
-    save to this path removes). So do a cancellation and an error. A worker thread writes the file. It has checksums, by
-    which `load` recognises an altered file.
+    save to this path removes). So do a cancellation and an error. Of several saves at once the one that was called last
+    stays, also if an earlier one was cancelled. A worker thread writes the file. It has checksums, by which `load`
+    recognises an altered file.
 
     Save once before you train. Then an error that would come after the first epoch comes at once: a missing package, a
     folder without permission to write.
@@ -306,13 +341,14 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
         kind = type(state).__name__
         raise TypeError(f"save takes a state, which is a dict, not {kind}: `await asc.save(path, {cure})`")
     require_package("asyncsched.save", "safetensors", "safetensors")
+    replace = in_order(path)
     leaves: dict[str, Any] = {}
     layout = _layout(state, "", leaves, ())
     # New handles, since the user's may move to new versions before the copies below are made.
     tensors = {name: leaf.detach() for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
     for (name, tensor), array in zip(tensors.items(), await gather(*tensors.values()), strict=True):
         leaves[name] = array if isinstance(array, np.ndarray) else await tensor.numpy()
-    await in_thread(partial(write, path, leaves, layout), f"saving {os.fsdecode(path)}")
+    await in_thread(partial(write, path, leaves, layout, replace), f"saving {os.fsdecode(path)}")
 
 
 async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -> dict[str, Any]:
@@ -368,6 +404,7 @@ def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ..
 
     `_tree.map_leaves` would not do: it knows no paths, checks no keys, and keeps tuples.
     """
+    where = f"{path}: " if path else ""
     if isinstance(state, Mapping | list | tuple):
         if any(state is outer for outer in within):
             raise ValueError(f"{path}: the state contains itself here: save its parts")
@@ -377,7 +414,7 @@ def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ..
     if isinstance(state, Mapping):
         for name in state:
             if not isinstance(name, str) or "/" in name or name in _NO_KEYS:
-                raise TypeError(f"{path}: the keys of a state are text without a slash, not {name!r}: use `str(key)`")
+                raise TypeError(f"{where}the keys of a state are text without a slash, not {name!r}: use `str(key)`")
         return {name: _layout(value, _join(path, name), leaves, within) for name, value in state.items()}
     if isinstance(state, list | tuple):
         return [_layout(value, _join(path, i), leaves, within) for i, value in enumerate(state)]
@@ -393,7 +430,6 @@ def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ..
         return _TENSOR if isinstance(state, Tensor) else _ARRAY
     if state is None or isinstance(state, bool | int | float | str):
         return state
-    where = f"{path}: " if path else ""
     raise TypeError(f"{where}a state holds tensors, arrays and what JSON can hold, not {type(state).__name__}")
 
 

@@ -7,7 +7,7 @@ from copy import deepcopy
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
-from .._arguments import check_plain
+from .._arguments import check_plain, check_state
 from .._instead import MODULE, naming_arguments, no_attribute
 from ..tensors.arguments import kind_of
 from ..tensors.tensor import Tensor
@@ -178,12 +178,13 @@ class Module:
             KeyError: for missing and unexpected names.
             ValueError, TypeError: for an entry that does not fit. The message names it.
         """
+        check_state(state)
         own, extra = self._tensors(saved=True), self._with_extra_state()
         missing, unexpected = own.keys() - state.keys(), state.keys() - own.keys() - extra.keys()
         if strict and (missing or unexpected):
             raise KeyError(
                 f"the state does not fit {type(self).__name__}: missing {sorted(missing)}, unexpected"
-                f" {sorted(unexpected)}; with strict=False these are left out"
+                f" {sorted(unexpected, key=str)}; with strict=False these are left out"
             )
         found = [(own[name], state[name], name) for name in own if name in state]
         for parameter, given, name in found:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from .._arguments import check_number
+from .._arguments import check_number, check_state
 from .._core.model import Value
 from .._instead import OPTIMIZER, naming_arguments, no_attribute
 from ..autograd import no_grad
@@ -249,8 +249,7 @@ class Optimizer:
             ValueError, TypeError: if it is of other parameters or of another optimiser, or damaged. The message names
                 the entry.
         """
-        if not isinstance(saved, Mapping):
-            raise TypeError(f"a state is a dict, as from `state_dict()`, not {type(saved).__name__}")
+        check_state(saved)
         _check_names(f"the state of {type(self).__name__}", saved, {"param_groups", "state"})
         forms, states = _check_list("param_groups", saved["param_groups"]), _check_list("state", saved["state"])
         if len(forms) != len(self.param_groups):

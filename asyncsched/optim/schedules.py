@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from .._arguments import check_int, check_number, check_plain
+from .._arguments import check_int, check_number, check_plain, check_state
 from ..tensors.tensor import Tensor
 from .optimizer import Optimizer
 
@@ -73,8 +73,9 @@ class Schedule:
         """Set the state that `state_dict` gave, and the learning rates.
 
         Raises:
-            ValueError: if it is the state of another schedule.
+            TypeError, ValueError: if it is no state, or that of another schedule.
         """
+        check_state(state_dict)
         self._restore(state_dict)
         self.set(self.last_epoch)
 

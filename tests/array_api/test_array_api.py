@@ -20,6 +20,7 @@ import pytest
 import asyncsched as asc
 from asyncsched import _instead
 from asyncsched import array_api as xp
+from asyncsched.array_api import array
 from asyncsched.array_api.array import kept
 from asyncsched.tensors import functions
 from tests.processes import fresh
@@ -615,3 +616,36 @@ def test_the_kind_of_an_arrays_dtype_is_asked_for_by_keyword():
     assert not xp.isdtype(dtype=x.dtype, kind=("integral", "bool"))
     assert xp.can_cast(x, xp.complex128)
     assert xp.result_type(x, xp.float32) == x.dtype
+
+
+@pytest.mark.parametrize(("make", "asks"), [(lambda: xp.ones(3), 2), (lambda: xp.asarray(np.ones(3)), 1)])
+def test_a_scheduler_that_another_thread_closes_meanwhile_lets_no_call_wait_for_ever(monkeypatch, make, asks):
+    old, about_to_close, go_on = kept.get(), threading.Event(), threading.Event()
+    close = old._loop.close
+
+    def held_close():  # the loop has run its last callback
+        about_to_close.set()
+        assert go_on.wait(60)
+        close()
+
+    found = [old] * asks  # as if the call had begun before
+    monkeypatch.setattr(old._loop, "close", held_close)
+    monkeypatch.setattr(array, "background", lambda: found.pop() if found else kept.get())
+    closing = threading.Thread(target=xp.using, args=("cpu",))
+    closing.start()
+    assert about_to_close.wait(60)
+    try:
+        assert float(xp.sum(make())) == 3
+    finally:
+        go_on.set()
+        closing.join()
+
+
+def test_an_array_of_a_scheduler_that_is_about_to_close_is_told_as_one_of_a_closed_scheduler():
+    x, old = xp.ones(3), kept.get()
+    kept._current = None  # as `using` does in another thread, before it closes the scheduler
+    try:
+        with pytest.raises(RuntimeError, match=r"closed, perhaps by `array_api.using`: `xp.asarray.np.asarray.x..`"):
+            x + 1
+    finally:
+        old.close()

@@ -104,7 +104,7 @@ async def test_what_is_no_dict_is_refused_and_the_file_stays(s, path):
     ("state", "message"),
     [
         ({"a": {1: 2}}, "a: the keys of a state are text"),
-        ({"a/b": 2}, "without a slash"),
+        ({"a/b": 2}, "^the keys of a state are text without a slash"),
         ({"a": {"": 2}}, "a: the keys .* not ''"),
         ({"__metadata__": np.zeros(2)}, "not '__metadata__'"),
         ({"a": [{"b": object()}]}, "a/0/b: a state holds tensors"),

@@ -12,6 +12,7 @@ import pytest
 from anyio import to_thread
 
 import asyncsched as asc
+from tests.waiting import until
 
 pytestmark = pytest.mark.one_loop
 
@@ -67,17 +68,25 @@ async def test_a_kill_leaves_the_old_file_or_the_new_one_whole(s, path, moment):
     assert await to_thread.run_sync(os.listdir, path.parent) == [path.name]
 
 
-async def test_what_another_save_still_writes_is_left_alone(s, path, monkeypatch):
-    """Also what belongs to a file of another name, and what is no temporary file."""
+def hold_the_first(monkeypatch) -> tuple[threading.Event, threading.Event]:
+    """Hold the first save that has written its file, and has not replaced the old one yet. Returns the events that tell
+    of it, and that let it go on."""
     reached, go_on = threading.Event(), threading.Event()
-    replace = os.replace
+    fsync = os.fsync
 
-    def held(*args):
+    def held(descriptor):
         if not reached.is_set():
             reached.set()
             assert go_on.wait(60)
-        replace(*args)
+        fsync(descriptor)
 
+    monkeypatch.setattr(os, "fsync", held)
+    return reached, go_on
+
+
+async def test_what_another_save_still_writes_is_left_alone(s, path, monkeypatch):
+    """Also what belongs to a file of another name, and what is no temporary file."""
+    reached, go_on = hold_the_first(monkeypatch)
     others = [f".{path.name}.old.tmp", f".a{path.name}.0123456789abcdef.tmp", f".{path.name}.b.0123456789abcdef.tmp"]
     for name in others:
         await to_thread.run_sync(path.with_name(name).touch)
@@ -85,7 +94,6 @@ async def test_what_another_save_still_writes_is_left_alone(s, path, monkeypatch
     await to_thread.run_sync(left.mkdir)
     before = path.with_name(f".{path.name}.fedcba9876543210.tmp")  # as versions before left it
     await to_thread.run_sync(before.touch)
-    monkeypatch.setattr(os, "replace", held)
     first = asyncio.ensure_future(asc.save(path, {"version": 1}))
     await to_thread.run_sync(reached.wait)
     assert not await to_thread.run_sync(left.exists)
@@ -93,8 +101,20 @@ async def test_what_another_save_still_writes_is_left_alone(s, path, monkeypatch
     await asc.save(path, {"version": 2})
     go_on.set()
     await first
-    assert await asc.load(path) == {"version": 1}
+    assert await asc.load(path) == {"version": 2}
     assert set(await to_thread.run_sync(os.listdir, path.parent)) == {path.name, *others}
+
+
+async def test_a_save_that_was_cancelled_does_not_replace_a_later_one(s, path, monkeypatch):
+    reached, go_on = hold_the_first(monkeypatch)
+    first = asyncio.ensure_future(asc.save(path, {"version": 1}))
+    await to_thread.run_sync(reached.wait)
+    first.cancel()
+    await asyncio.wait([first])
+    await asc.save(path, {"version": 2})
+    go_on.set()
+    await until(lambda: not any(thread.name.endswith(path.name) for thread in threading.enumerate()))
+    assert await asc.load(path) == {"version": 2}
 
 
 async def test_where_there_are_no_locks_a_save_is_made_and_nothing_removed(s, path, monkeypatch):

@@ -138,6 +138,16 @@ async def test_a_tensor_that_does_not_fit_is_named_and_nothing_is_set(s, bias, e
     assert (await model.weight.numpy() == before).all()
 
 
+@pytest.mark.parametrize("wrong", ["model.safetensors", None, []])
+async def test_what_is_no_state_is_refused_by_modules_and_schedules(s, wrong):
+    model = nn.Linear(2, 2)
+    for one in (model, asc.optim.schedules.StepLR(asc.optim.SGD(model.parameters(), lr=0.1), 2)):
+        with pytest.raises(TypeError, match=r"a state is a dict, as from `state_dict\(\)` or `await asc.load\(path\)`"):
+            one.load_state_dict(wrong)
+    with pytest.raises(KeyError, match="unexpected \\[0, 'a'\\]"):
+        model.load_state_dict(model.state_dict() | {0: 1, "a": 2})
+
+
 async def test_a_state_of_another_scheduler_is_refused():
     async with asc.Scheduler("cpu") as s, asc.Scheduler("cpu") as other:
         model = nn.Linear(2, 2, scheduler=s)
