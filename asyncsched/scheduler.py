@@ -270,6 +270,8 @@ class Scheduler(Submitter, OnlyAsync):
 
         Raises:
             TypeError, ValueError: for an object that is no Instrument, or was added before.
+            SchedulerClosed: if the scheduler closes, or has closed.
+            RuntimeError: on another thread than that of its event loop.
         """
         self._runtime.add_instrument(instrument)
 
