@@ -36,13 +36,16 @@ def check_int(name: str, value: object, least: int = 1, *, none: str = "") -> No
         raise ValueError(f"{name} must be at least {least}, not {value}{_instead(none)}")
 
 
-def check_number(name: str, value: Any, unit: str = "", *, zero: bool = False, none: str = "") -> None:
-    """Raise unless `value` is finite and above 0 (or 0 if `zero`), or None if allowed: `none` says what it means."""
+def check_number(name: str, value: Any, unit: str = "", *, zero: bool = False, none: str = "") -> Any:
+    """Raise unless `value` is finite and above 0 (or 0 if `zero`), or None if allowed: `none` says what it means.
+
+    Returns it as Python's own: the sum of a time and NumPy's float32 is a float32, which is no good as a time.
+    """
     if none and value is None:
-        return
+        return None
     is_number = isinstance(value, _REAL) and not isinstance(value, bool)
     if is_number and 0 <= value < inf and (zero or value != 0):
-        return
+        return value.item() if isinstance(value, np.generic) else value
     what = f"number of {unit}" if unit else "number"
     if not is_number:
         raise TypeError(f"{name} must be a {what}{' or None' if none else ''}, not {type(value).__name__}")

@@ -141,7 +141,7 @@ class Scheduler(Submitter, OnlyAsync):
         check_int("streams", streams, none="the default")
         check_int("max_ops", max_ops, none="no bound")
         check_int("max_pending", max_pending, none="no bound")
-        check_number("stall_timeout", stall_timeout, "seconds", none="never")
+        stall_timeout = check_number("stall_timeout", stall_timeout, "seconds", none="never")
         auto = max_bytes == "auto"
         limit = None if auto or max_bytes is None else parse_bytes(max_bytes, "max_bytes", none="no bound")
         runtime = Runtime(select(device, streams), Limits(max_ops, limit, max_pending), auto_bytes=auto)
@@ -270,6 +270,8 @@ class Scheduler(Submitter, OnlyAsync):
 
         Raises:
             TypeError, ValueError: for an object that is no Instrument, or was added before.
+            SchedulerClosed: if the scheduler closes, or has closed.
+            RuntimeError: on another thread than that of its event loop.
         """
         self._runtime.add_instrument(instrument)
 

@@ -13,11 +13,13 @@ fixture `anyio_backend` that returns "asyncio". If several tests share a loop of
 `asyncio_default_fixture_loop_scope` must be that of the tests.
 
 Theory of operation. In its strict mode, pytest-asyncio requires a mark on its fixtures; anyio's plugin must not see
-one. So there are two fixtures, and the one that users name asks for the one of the plugin that runs the test. Tasks are
-checked when the test's coroutine has ended. Tensors are checked last of all: until then the log's records, the instance
-of the test's class and the results of other fixtures may rightly hold some. They are not checked after a failed test,
-since the traceback holds its variables. No operation runs at once on the loop's thread, since results of such
-operations do not note the line that made them.
+one. So there are two fixtures, and the one that users name asks for the one of the plugin that runs the test. It names
+the options, too, since pytest gives parameters only to fixtures that it finds by name.
+
+Tasks are checked when the test's coroutine has ended. Tensors are checked last of all: until then the log's records,
+the instance of the test's class and the results of other fixtures may rightly hold some. They are not checked after a
+failed test, since the traceback holds its variables. No operation runs at once on the loop's thread, since results of
+such operations do not note the line that made them.
 
 PYTEST_DONT_REWRITE: a conftest.py may import this module as well as name it, and the module has no assertions.
 """
@@ -90,7 +92,7 @@ def scheduler_options() -> dict[str, Any]:
 
 
 @pytest.fixture
-def scheduler(request: pytest.FixtureRequest) -> Scheduler:
+def scheduler(request: pytest.FixtureRequest, scheduler_options: dict[str, Any]) -> Scheduler:
     """An open scheduler on the CPU, the ambient one of the test; closed afterwards.
 
     The test gets an error

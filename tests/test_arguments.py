@@ -92,7 +92,9 @@ def scheduler() -> asc.Scheduler:
 
 @pytest.mark.parametrize("value", [1, 2.5, np.float32(3), np.int64(4)])
 def test_numbers_of_any_type(value: Any) -> None:
-    check_number("x", value)
+    found = check_number("x", value)
+    assert found == value
+    assert type(found) in (int, float)
 
 
 def test_none_and_zero_where_they_mean_something() -> None:

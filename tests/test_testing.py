@@ -76,6 +76,11 @@ async def test_a_fixture_of_mine(scheduler, weights):
     assert scheduler.statistics().max_bytes == 2**20
 
 
+@pytest.mark.parametrize("scheduler_options", [{"device": "cpu", "max_ops": 1}])
+async def test_options_as_parameters(scheduler):
+    assert scheduler.statistics().max_ops == 1
+
+
 class TestInAClass:
     async def test_keeps_in_itself(self, scheduler):
         self.x = await scheduler.put(np.ones(100))
@@ -303,7 +308,7 @@ def test_leftovers_are_named_and_a_clean_test_passes(pytester, head, mode):
         "FAILED test_simulated.py::test_a_fault",
         "ERROR test_simulated.py::test_that_keeps",
     }
-    result.assert_outcomes(passed=4 + 9 + 3 + 22, failed=2, errors=5)
+    result.assert_outcomes(passed=4 + 10 + 3 + 22, failed=2, errors=5)
     result.stdout.fnmatch_lines_random(
         [
             "FAILED test_leaves.py::test_that_fails - LookupError*",

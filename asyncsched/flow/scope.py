@@ -211,13 +211,13 @@ class Submitter(Tasks):
             ValueError, TypeError: for an argument out of its range.
         """
         if deadline is not None:
-            check_number("deadline", deadline, "seconds", none="no deadline")
+            deadline = check_number("deadline", deadline, "seconds", none="no deadline")
         if weight is not None:
             check_number("weight", weight, "shares", none="the tenant's own")
         if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
             raise TypeError(f"priority must be an int, the higher the sooner, not {type(priority).__name__}")
         if wait is not None:
-            check_wait(wait, reserve)
+            wait = check_wait(wait, reserve)
         hash(tenant)  # raises TypeError
         if isinstance(tenant, CoroutineType | GeneratorType | AsyncGeneratorType):
             if isinstance(tenant, CoroutineType):

@@ -413,11 +413,12 @@ class Tasks:
             del claim  # as in `put`
 
 
-def check_wait(wait: float | None, reserve: object) -> None:
-    """Raise if this is no time to wait for a reserve."""
-    check_number("wait", wait, "seconds", zero=True, none="as long as it takes")
+def check_wait(wait: float | None, reserve: object) -> float | None:
+    """Raise if this is no time to wait for a reserve. Returns it, as `check_number` does."""
     if wait is not None and reserve is None:
         raise ValueError("wait= is for how long to wait for a reserve, and there is none: give `reserve=`, too")
+    seconds: float | None = check_number("wait", wait, "seconds", zero=True, none="as long as it takes")
+    return seconds
 
 
 def check_reserve(reserve: int, limit: int | None, what: str) -> None:

@@ -75,8 +75,7 @@ class LoopGuard(Instrument):
     """
 
     def __init__(self, threshold: float = 0.05) -> None:
-        check_number("threshold", threshold, "seconds")
-        self._threshold = threshold
+        self._threshold = min(check_number("threshold", threshold, "seconds"), threading.TIMEOUT_MAX)
         self._stopped: SimpleQueue[None] | None = None  # gets an item when the scheduler closes
 
     def attached(self, scheduler: Any) -> None:

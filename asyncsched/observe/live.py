@@ -55,9 +55,8 @@ class Live(Summary):
     def __init__(self, scheduler: Any = None, *, every: float = 0.25, console: Console | None = None) -> None:
         super().__init__()
         require_package("asc.observe.Live", "rich", "live")
-        check_number("every", every, "seconds")
         self._given = scheduler
-        self._every = every
+        self._every: float = check_number("every", every, "seconds")
         self._console = console
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None

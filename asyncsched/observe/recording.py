@@ -223,7 +223,9 @@ def task_of(event: Mapping[str, Any]) -> TaskRecord:
             last = found[name] = max(found[name] / 1e6, last)  # a card's clock may be a little off
     _require(str, *[found[each] for each in _TEXTS if each in found])
     _require(int, *[found[each] for each in _WHOLE], *found["inputs"])
-    return TaskRecord(**found)
+    task = TaskRecord(**found)
+    _ = PHASES[task.waited_for]
+    return task
 
 
 def _require(kind: Any, *values: Any) -> None:

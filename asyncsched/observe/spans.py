@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from time import perf_counter, time_ns
@@ -50,7 +51,6 @@ class _OpenedScope:
     here: Context  # the context in which it was opened
     within: Context  # the context of its tasks: that of its batch, if it has one
     batch: Span | None = None
-    token: Any = None  # takes the batch's span back as the current one
     claimed: float = 0.0  # when it began to wait for its reserve
     failed: int = 0  # tasks of its own
     left: bool = False
@@ -146,7 +146,7 @@ class Spans(OfOne):
             links=[trace.Link(span) for span in {span.span_id: span for span in spans}.values() if span.is_valid],
         )  # fmt: skip
         opened.within = trace.set_span_in_context(opened.batch)
-        opened.token = self._context.attach(opened.within)
+        self._context.attach(opened.within)
 
     def _issuer(self) -> Span:
         """The span of the code that runs in this context."""
@@ -155,9 +155,9 @@ class Spans(OfOne):
     def _end_batch(self, opened: _OpenedScope) -> None:
         if opened.batch is not None:
             opened.batch.end()
-            if self._trace.get_current_span() is opened.batch:  # else this is another context
-                self._context.detach(opened.token)
-            opened.batch = opened.token = None
+            if self._context.get_current() is opened.within:  # else this is another context
+                self._context.attach(opened.here)
+            opened.batch = None
 
     def _end_scope(self, scope: Scope, error: BaseException | None = None) -> None:
         opened = self._scopes.pop(scope, None)
@@ -176,8 +176,11 @@ class Spans(OfOne):
         span.end()
 
     def _note(self, span: Span, error: BaseException) -> None:
-        span.record_exception(error)
-        span.set_status(self._trace.StatusCode.ERROR, f"{type(error).__name__}: {error}")
+        told = type(error).__name__
+        with suppress(Exception):  # its text cannot be had: its `__str__` raises
+            told = f"{told}: {error}"
+            span.record_exception(error)
+        span.set_status(self._trace.StatusCode.ERROR, told)
 
     def _within(self, scope: Scope | None) -> Context:
         """The context of what is issued in a scope. Asked for once: each look at a context variable takes its time."""

@@ -22,6 +22,7 @@ from queue import SimpleQueue
 from time import perf_counter, thread_time
 from typing import IO, Any, Final
 
+from .._arguments import check_int
 from .._core.callsite import CallSite
 from .._core.instrument import InlineOp, priority_of, tenant_of
 from .._core.model import STATE_NAMES, Account, Scope, Task
@@ -177,12 +178,14 @@ class Trace(OfOne):
 
     Raises:
         OSError: if the file cannot be opened.
+        TypeError, ValueError: if `details` is no int of at least 0.
         RuntimeError: when given to a second scheduler, or again to one from which it was removed.
     """
 
     _again = "a {} is for one scheduler, once: make another, with a file of its own"
 
     def __init__(self, path: str | PathLike[str], *, details: int = 5_000, scheduler: Any = None) -> None:
+        check_int("details", details, 0)
         self._file = TraceFile(path, details)
         self._scheduler = scheduler
         self._tasks: dict[Task, tuple[TaskRecord, CallSite | None]] = {}  # unfinished; times are the clock's

@@ -249,7 +249,9 @@ class Runtime(OnOneLoop, Host):
             self.completions.at_rest.pop()()
 
     def add_instrument(self, instrument: Instrument) -> None:
-        """Tell an instrument every event from now on. Raises as `Instruments.add` does."""
+        """Tell an instrument every event from now on. Raises as `check` and `Instruments.add` do."""
+        if self.life is not Life.NEW:
+            self.check()
         self.instruments.add(instrument, self.scheduler and self.scheduler(), self.life is Life.OPEN)
 
     def _observe(self, observer: Instruments | None) -> None:

@@ -197,9 +197,10 @@ class Serving(Service):
         check_int("max_requests_per_tenant", max_requests_per_tenant, none="no bound")
         if max_requests_per_tenant is not None and tenant is None:
             raise ValueError("max_requests_per_tenant needs `tenant=`, which says whose a request is")
-        check_number("deadline", None if callable(deadline) else deadline, "seconds", none="no bound")
-        check_number("body_timeout", body_timeout, "seconds", none="no bound")
-        check_number("drain_timeout", drain_timeout, "seconds", zero=True)
+        if not callable(deadline):
+            deadline = check_number("deadline", deadline, "seconds", none="no bound")
+        body_timeout = check_number("body_timeout", body_timeout, "seconds", none="no bound")
+        drain_timeout = check_number("drain_timeout", drain_timeout, "seconds", zero=True)
         most = None if max_body is None else parse_bytes(max_body, "max_body", none="no bound")
         in_all = max_bodies
         if max_bodies is not None and max_bodies != "auto":

@@ -24,6 +24,13 @@ NB = BLOCK.nbytes
 SOON, NEVER = 0.01, 1000.0
 
 
+async def test_a_deadline_of_few_bits_is_as_exact_as_another() -> None:
+    """The sum of the loop's time and a float16 has eleven bits."""
+    async with asc.Scheduler("cpu") as s, s.scope(deadline=np.float16(NEVER)) as scope:  # type: ignore[arg-type]
+        timer = deadline_of(scope).timer
+        assert timer.when() == pytest.approx(asyncio.get_running_loop().time() + NEVER, abs=0.2)
+
+
 async def test_what_is_unfinished_is_cancelled_and_leaving_raises() -> None:
     gate, ran = threading.Event(), []
     async with asc.Scheduler("cpu", max_ops=1) as s:

@@ -228,6 +228,16 @@ async def test_what_is_no_instrument_is_refused(s: asc.Scheduler) -> None:
         s.remove_instrument(log)
 
 
+async def test_it_is_refused_where_it_would_be_told_nothing() -> None:
+    async with asc.Scheduler("cpu") as s:
+        with pytest.raises(RuntimeError, match="only the thread of a scheduler's event loop"):
+            await asyncio.to_thread(s.add_instrument, Log())
+    log = Log()
+    with pytest.raises(asc.SchedulerClosed):
+        s.add_instrument(log)
+    assert not log.seen
+
+
 async def test_what_was_read_and_what_is_freed_are_told_by_number(s: asc.Scheduler) -> None:
     class Numbers(asc.observe.Instrument):
         def __init__(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncsched as asc
@@ -56,7 +57,8 @@ def all_told(told: Told, monkeypatch: pytest.MonkeyPatch) -> Told:
     return told
 
 
-async def test_the_line_that_blocks_is_told_while_it_does(all_told: Told) -> None:
+@pytest.mark.parametrize("threshold", [0.02, np.float32(0.02)])
+async def test_the_line_that_blocks_is_told_while_it_does(all_told: Told, threshold: float) -> None:
     def about_it() -> list[str]:
         return [line for line in all_told.lines if "test_loop_guard.py" in line]
 
@@ -65,7 +67,7 @@ async def test_the_line_that_blocks_is_told_while_it_does(all_told: Told) -> Non
         block(about_it)
         return weakref.ref(held)
 
-    async with asc.Scheduler("cpu", instruments=[asc.observe.LoopGuard(0.02)]) as s:
+    async with asc.Scheduler("cpu", instruments=[asc.observe.LoopGuard(threshold)]) as s:
         assert guilty()() is None  # nobody kept the frame
         await until(lambda: len(about_it()) > 1)
         assert await s.call(max, 1, 2) == 2
@@ -110,6 +112,17 @@ async def test_its_thread_and_its_timer_end_with_the_scheduler(told: Told) -> No
     del guard
     gc.collect()
     assert known() is None
+
+
+async def test_a_threshold_that_is_longer_than_any_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[object] = []
+    monkeypatch.setattr("threading.excepthook", ends.append)
+    before = threading.enumerate()
+    async with asc.Scheduler("cpu", instruments=[asc.observe.LoopGuard(1e300)]):
+        made = [one for one in threading.enumerate() if one.name == "asyncsched loop guard" and one not in before]
+    for thread in made:
+        await asyncio.to_thread(thread.join)
+    assert ends == []
 
 
 @pytest.mark.parametrize("threshold", [0, -1.0, float("nan"), "fast"])

@@ -144,10 +144,12 @@ def test_names_of_a_trace_from_elsewhere_are_printable(name: str, tmp_path: Path
     text = report(Namespace(trace=str(path), html=str(tmp_path / "page.html")))
     assert text.replace("\n", "").isprintable()
     assert ascii(name[0])[1:-1] in text or ascii(name[1])[1:-1] in text
-    path.write_text(path.read_text() + json.dumps(events[2] | {"args": ran | {name: 1}}) + ",\n")
-    with pytest.raises(ValueError, match="is damaged") as raised:
-        report(Namespace(trace=str(path), html=None))
-    assert str(raised.value).isprintable()
+    whole = path.read_text()
+    for unknown in ({name: 1}, {"waited_for": name}):
+        path.write_text(whole + json.dumps(events[2] | {"args": ran | unknown}) + ",\n")
+        with pytest.raises(ValueError, match="is damaged") as raised:
+            report(Namespace(trace=str(path), html=None))
+        assert str(raised.value).isprintable()
 
 
 @pytest.mark.parametrize("name", ["<!--<script>", "</script>", "<SCRIPT", "]]>"])

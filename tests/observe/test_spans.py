@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import NoOpTracerProvider, StatusCode
 
 pytestmark = pytest.mark.usefixtures("may_block")  # the SDK has locks, and reads files
 BLOCK = np.ones(1 << 14)
@@ -251,6 +251,26 @@ async def test_a_scope_tells_what_left_it(told: Told) -> None:
     assert told.named("late").events[0].attributes["exception.type"].endswith("DeadlineExceeded")
 
 
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+async def test_an_exception_without_a_text_is_told_by_its_name(told: Told) -> None:
+    async with scheduler(told) as s:
+        with pytest.raises(Wordless):
+            async with s.scope(name="left"):
+                raise Wordless
+        with pytest.raises(Wordless):
+            await s.call(raises_wordless)
+    assert {told.named(name).status.description for name in ("left", "raises_wordless")} == {"Wordless"}
+    assert told.named("raises_wordless").attributes["asyncsched.state"] == "failed"
+
+
+def raises_wordless() -> None:
+    raise Wordless
+
+
 async def _enter_and_wait(s: asc.Scheduler) -> None:
     async with s.scope(name="waits"):
         await asyncio.Event().wait()
@@ -292,6 +312,24 @@ async def test_all_spans_end_where_it_is_removed(told: Told) -> None:
         assert told.tree() == {"Event.wait": "work", "work": ""}
         gate.set()
         await running
+
+
+async def test_it_is_removed_in_the_middle_of_a_batch_where_no_sdk_is_in_use(caplog: pytest.LogCaptureFixture) -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def wait(items: list[int]) -> list[int]:
+        begun.set()
+        await gate.wait()
+        return items
+
+    spans = asc.observe.Spans(tracer_provider=NoOpTracerProvider())  # whose spans are all the same one
+    async with asc.Scheduler("cpu", instruments=[spans]) as s:
+        answer = asyncio.create_task(asc.Batcher(wait)(1))
+        await begun.wait()
+        s.remove_instrument(spans)
+        gate.set()
+        assert await answer == 1
+    assert not caplog.records
 
 
 async def test_what_is_not_sampled_costs_no_memory() -> None:

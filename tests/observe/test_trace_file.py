@@ -126,6 +126,13 @@ async def test_a_part_is_traced_and_nothing_of_it_is_kept(s: asc.Scheduler, tmp_
         s.add_instrument(trace)
 
 
+@pytest.mark.parametrize("details", ["5", None, True, -1])
+def test_details_are_checked(tmp_path: Path, details: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="details must be"):
+        asc.Trace(tmp_path / "run.json", details=details)
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.one_loop
 async def test_a_million_would_take_less_than_100_mib_compressed(tmp_path: Path) -> None:
     path, count = tmp_path / "run.json.gz", 4000
