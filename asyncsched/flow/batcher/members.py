@@ -111,6 +111,8 @@ class MemberQueue(Queue):
     """The members that wait for a step. They are put into the rows of their tenants only when not all fit: mostly they
     wait for one turn of the loop, and then all go."""
 
+    refused: int
+
     def join(self, seat: Seat, cost: float, now: float) -> None:
         """A member waits for its next step, which has this cost."""
         seat.cost, seat.arrived, seat.going = cost, now, True

@@ -58,6 +58,8 @@ class CallingStage(Stage):
     """The base of stages that call a function for each item. Results of several workers are passed on in the order in
     which the items were taken, if the stage is ordered."""
 
+    skipped: int
+
     def __init__(self, called: Called, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.called = called
