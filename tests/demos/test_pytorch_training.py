@@ -86,7 +86,8 @@ async def test_a_step_waits_for_room(demo: Any, s: asc.Scheduler) -> None:
         given = [[await small.put(part) for part in batch] for batch in batches(6)]
         for x, y in given[:3]:
             await (await guest.step(x, y))
-        learned = max(known.nbytes for name in ("forward", "backward", "move") for known in guest.cost.known(name))
+        calls = (guest.forward, guest.backward, guest.move)
+        learned = max(known.nbytes for call in calls for known in guest.cost.known(call.__qualname__))
         free = 2**16 - small.statistics().bytes_retained
         held = await small.put(np.zeros(free - learned // 2, np.uint8))
         stepping = asyncio.create_task(guest.step(*given[3]))
