@@ -91,8 +91,8 @@ class Background:
         """Run a coroutine function on the scheduler's loop, block until it has ended, and return its result."""
         return self._answered(lambda loop: ask_async(loop, partial(fn, *args)))
 
-    def _answered(self, ask: Callable[[asyncio.AbstractEventLoop], Answer[T]]) -> T:
-        """Ask the loop, and wait for the answer.
+    def _answered(self, question: Callable[[asyncio.AbstractEventLoop], Answer[T]]) -> T:
+        """Put a question to the loop, and wait for the answer.
 
         Raises:
             SchedulerClosed: if another thread has closed the scheduler.
@@ -100,7 +100,7 @@ class Background:
         with self._lock:
             if self._loop is None or self._closing:
                 raise SchedulerClosed("another thread has closed this scheduler: call again, for the one in use")
-            answer = ask(self._loop)
+            answer = question(self._loop)
         return answered(answer)
 
     def close(self) -> None:

@@ -213,7 +213,7 @@ class Submitter(Tasks):
         if deadline is not None:
             deadline = check_number("deadline", deadline, "seconds", none="no deadline")
         if weight is not None:
-            check_number("weight", weight, "shares", none="the tenant's own")
+            weight = check_number("weight", weight, "shares", none="the tenant's own")
         if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
             raise TypeError(f"priority must be an int, the higher the sooner, not {type(priority).__name__}")
         if wait is not None:

@@ -7,6 +7,7 @@ import threading
 from contextlib import AsyncExitStack
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncsched as asc
@@ -65,6 +66,12 @@ async def test_scopes_inside_one_with_a_deadline_go_with_it_and_alternate() -> N
 async def test_weights() -> None:
     order = await served(("a", 9, {"tenant": "a", "weight": 3}), ("b", 3, {"tenant": "b"}))
     assert all(order[i : i + 4].count("b") == 1 for i in range(0, 12, 4))
+
+
+async def test_a_weight_of_few_bits_shares_for_ever() -> None:
+    """In sums of float16 one more than 2,048 is 2,048: the tenant would pay nothing from there on, and go alone."""
+    order = await served(("a", 2500, {"tenant": 1, "weight": np.float16(1)}), ("b", 2500, {"tenant": 2}))
+    assert order == "ab" * 2500
 
 
 async def test_priorities() -> None:

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from asyncsched.ops import TABLE, Meta, Op, Plan, meta, plan, resolve
+from asyncsched.ops.kernels import compiled
 
 # The most telling public class of what NumPy raised, for its private subclasses.
 _ERRORS = (np.exceptions.AxisError, ZeroDivisionError, OverflowError, TypeError, IndexError, ValueError)
@@ -39,6 +41,17 @@ def owner(array: np.ndarray) -> np.ndarray:
 def strides(array: np.ndarray) -> tuple[int, ...]:
     """The strides that matter: none of an empty array, and none of an axis of length one."""
     return tuple([s for s, n in zip(array.strides, array.shape, strict=True) if n > 1]) if array.size else ()
+
+
+def peak_of(call: Callable[[], object]) -> int:
+    """The most bytes that Python and NumPy allocate in a call. What is compiled in the background is done before."""
+    compiled.finish()
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def assert_same(got: Any, expected: np.ndarray) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import meta_of
+from conftest import meta_of, peak_of
 
 import asyncsched as asc
 from asyncsched.ops import TABLE, parallel, plan, resolve
@@ -125,13 +124,7 @@ def test_no_more_memory_is_taken_than_the_plan_says(name, shape):
     out = np.empty(found.meta.bound, found.meta.dtype)
 
     def work() -> None:
-        compiled.finish()  # what is compiled in the background takes memory, too
-        tracemalloc.start()
-        try:
-            row.kernel(np, *operands, out=out, **options)
-            peaks.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
+        peaks.append(peak_of(lambda: row.kernel(np, *operands, out=out, **options)))
 
     thread = threading.Thread(target=work)  # one that has no scratch memory yet
     thread.start()
@@ -172,14 +165,13 @@ def test_long_rows_are_cut(name, shape):
     one = run(name, operands, options | more)
     double = run(name, [a.astype("f8") for a in operands], options | more)
     np.testing.assert_allclose(one, double, rtol=1e-3, atol=3e-5 * np.abs(double).max())
-    thread = threading.Thread(target=run, args=(name, operands, options | more))  # that has no scratch memory yet
-    compiled.finish()
-    tracemalloc.start()
-    thread.start()
-    thread.join()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < found.cost * SPARE + (1 << 20)
+
+    def in_a_thread() -> None:  # that has no scratch memory yet
+        thread = threading.Thread(target=run, args=(name, operands, options | more))
+        thread.start()
+        thread.join()
+
+    assert peak_of(in_a_thread) < found.cost * SPARE + (1 << 20)
 
 
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_input_grad", "conv2d_weight_grad"])

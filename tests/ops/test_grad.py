@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tracemalloc
+from functools import partial
 from math import sqrt
 
 import numpy as np
 import pytest
-from conftest import in_every_layout, layouts, values
+from conftest import in_every_layout, layouts, peak_of, values
 
 from asyncsched.ops import TABLE, meta, plan
 from asyncsched.ops.index_keys import TENSOR, Slice
-from asyncsched.ops.kernels import compiled
 from asyncsched.ops.kernels.blocks import ADDED as BLOCK
 from asyncsched.ops.kernels.elementwise import kept
 
@@ -84,13 +83,7 @@ def test_scatter_adds_many_rows_one_after_the_other(check, dtype, shape, indices
     options = {"shape": shape, "key": (TENSOR,)}
     for operands in ((x, rows), (x, rows.T.copy().T), (np.asarray(x, order="F"), rows)):
         planned, out = check("scatter")(added, *operands, **options), np.empty(shape, dtype)
-        compiled.finish()  # what is compiled in the background takes memory, too
-        tracemalloc.start()
-        try:
-            TABLE["scatter"].kernel(np, *operands, out=out, **options)
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        peak = peak_of(partial(TABLE["scatter"].kernel, np, *operands, out=out, **options))
         assert peak <= planned.workspace + 10_000  # what Python itself takes
 
 

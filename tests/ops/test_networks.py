@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-import tracemalloc
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import another_thread_runs_during, meta_of
+from conftest import another_thread_runs_during, meta_of, peak_of
 
 from asyncsched.ops import TABLE, parallel, plan, resolve
 from asyncsched.ops.kernels import (
@@ -78,13 +77,7 @@ def test_no_more_memory_is_taken_than_planned(name, dtype):
     out = {"out": np.empty(found.meta.bound, found.meta.dtype)} if row.out else {}
     kernel = resolve(row, np)
     kernel(*operands, **out, **options)
-    compiled.finish()  # what is compiled in the background takes memory, too
-    tracemalloc.start()
-    try:
-        kernel(*operands, **out, **options)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    peak = peak_of(partial(kernel, *operands, **out, **options))
     # Python's own, and NumPy's buffers for casts, which no row counts.
     assert peak <= found.workspace + 20_000 + 2 * np.getbufsize() * found.meta.dtype.itemsize
 
@@ -100,13 +93,7 @@ def test_no_more_memory_is_taken_for_images_with_long_rows(name):
     found = plan(row, tuple(map(meta_of, operands[name])), options)
     out, kernel_of_row = np.empty(found.meta.bound, found.meta.dtype), resolve(row, np)
     kernel_of_row(*operands[name], out=out, **options)  # what is made once is made
-    compiled.finish()
-    tracemalloc.start()
-    try:
-        kernel_of_row(*operands[name], out=out, **options)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    peak = peak_of(partial(kernel_of_row, *operands[name], out=out, **options))
     assert peak <= found.workspace + 20_000
 
 

@@ -184,7 +184,7 @@ class Queue:
         self, words: Words, max_batch_cost: float, max_items: int | None, cost: Callable[[Any], float] | None,
         concurrency: int = 1,
     ) -> None:  # fmt: skip
-        check_number(words.limit, max_batch_cost)
+        max_batch_cost = check_number(words.limit, max_batch_cost)
         if cost is not None and not callable(cost):
             raise TypeError(f"cost takes a function of {words.an_item}, not {type(cost).__name__}")
         check_plain("cost=", cost)
