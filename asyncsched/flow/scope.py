@@ -225,7 +225,7 @@ class Submitter(Tasks):
             raise TypeError("tenant= got a coroutine or a generator, and each would be another tenant: give its result")
         claimed = None if reserve is None else parse_bytes(reserve, "reserve")
         share = Share(tenant, weight, priority, deadline is not None)
-        return Scope(self, name or "unnamed", claimed, wait, deadline, share)
+        return Scope(self._runtime, self, name or "unnamed", claimed, wait, deadline, share)
 
 
 async def _run(scope: Scope, fn: Callable[..., Any], examples: Sequence[Any], times: int) -> None:
@@ -321,6 +321,7 @@ class Scope(Submitter, OnlyAsync):
     Scope('request 42', closed)
     """
 
+    _runtime: Runtime
     _around: Submitter
     _name: str
     _reserve: int | None
@@ -332,9 +333,6 @@ class Scope(Submitter, OnlyAsync):
     _timeout: Timeout | None = None  # while it is entered, if there is a deadline
     _inner: CoreScope | None = None
     _link: Ambient | None = None  # once it is entered: not while it waits for its reserve
-
-    def __post_init__(self) -> None:
-        self._runtime = self._around._runtime
 
     @property
     def name(self) -> str:
@@ -431,8 +429,10 @@ class Scope(Submitter, OnlyAsync):
         return core
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        core = self._entered()
-        if self._link is not None:
+        core = self._inner
+        if core is None or core.closed or self._link is None:
+            core = self._entered()  # raises
+        else:
             self._link.leave()
         if error is None and not (self._timeout or core.tasks or core.children or core.unseen or core.growing):
             self._runtime.engine.close_scope(core)  # nothing to wait for, or to tell

@@ -82,15 +82,21 @@ class Client:
         Raises:
             Problem: if the body is announced as too large, or it is not known how large it may become.
         """
-        headers = dict([*self._exchange.scope["headers"]][::-1])  # of several the first
+        scope = self._exchange.scope
+        headers = dict([*scope["headers"]][::-1])  # of several the first
         sends = b"expect" not in headers  # else it waits for "100 Continue", sent by `receive`
-        length, room = _number(headers.get(b"content-length")), 0
+        given, http_1, room = headers.get(b"content-length"), scope.get("http_version", "2") < "2", 0
+        length = None if given is None else _number(given)
         if length is not None and self._most is not None and length > self._most:
             raise BodyTooLarge(self._most, sending=sends)
         if self._max_bodies is not None:
-            if length is not None or (b"transfer-encoding" not in headers and self._has_none()):
+            # HTTP/1 says whether there is a body. Later versions do not: there the method does, mostly.
+            if length is not None or (
+                b"transfer-encoding" not in headers
+                and (http_1 or scope["method"] in ("GET", "HEAD", "OPTIONS", "TRACE"))
+            ):
                 room = length or 0
-                if not room and self._exchange.scope.get("http_version", "2") < "2":
+                if not room and http_1:
                     self._body_timeout = None  # there is nothing to wait for
             elif self._max_body is None:
                 raise LengthRequired(sending=sends)
@@ -106,11 +112,6 @@ class Client:
         self._may_read = True
         self._arrived.set()
 
-    def _has_none(self) -> bool:
-        """Whether a request whose length is not announced has no body. HTTP/1 says so; later versions do not."""
-        scope = self._exchange.scope
-        return scope.get("http_version", "2") < "2" or scope["method"] in ("GET", "HEAD", "OPTIONS", "TRACE")
-
     async def attend(self, work: asyncio.Task[None], cancelling: Cancelling, deadline: float | None) -> None:
         """Read the request, and wait until its work has ended or is cut short: at its deadline, say, unless the server
         has taken the whole answer by then.
@@ -119,11 +120,30 @@ class Client:
             Disconnected, Problem, DeadlineExceeded: why the work was cut short.
             Exception: what the work raised.
         """
-        exchange = self._exchange
+        exchange, loop, task = self._exchange, asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        before, reason = task.cancelling(), None
+        past = None if deadline is None else loop.call_later(deadline, self._pass_deadline, deadline)
+        work.add_done_callback(self._wake)
+        self._waiting = task
         try:
             try:
-                await self._until_woken(work, deadline)
-            except (asyncio.CancelledError, Exception) as reason:
+                while not self._may_read:
+                    await self._arrived.wait()
+                if self._body_timeout is not None and (deadline is None or self._body_timeout < deadline):
+                    self._late = loop.call_later(self._body_timeout, self._give_up_body, self._body_timeout)
+                await self._read()
+                await asyncio.wait([work])
+            except (asyncio.CancelledError, Exception) as error:
+                reason = self._reason if self._woken and task.cancelling() <= before + 1 else error
+            finally:
+                if self._woken:
+                    task.uncancel()
+                self._waiting = self._reason = None
+                for timer in (past, self._late):
+                    if timer is not None:
+                        timer.cancel()
+            if reason is not None:
                 exchange.cancelled = True
                 cancelling.cancel(work)
                 if not work.done():
@@ -131,11 +151,11 @@ class Client:
                 ended = work.done() and not work.cancelled()
                 answered = ended and (exchange.complete or work.exception() is not None)  # which is an answer, too
                 if not answered or isinstance(reason, asyncio.CancelledError):
-                    raise
+                    raise reason
             work.result()
         finally:
             self._arrived.set()
-            del work
+            del work, task, reason
 
     async def receive(self) -> Message:
         """ASGI's `receive`, for the application."""
@@ -164,34 +184,6 @@ class Client:
         work.remove_done_callback(self._wake)
         self._wake()
 
-    async def _until_woken(self, work: asyncio.Task[None], deadline: float | None) -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        before = task.cancelling()
-        past = None if deadline is None else loop.call_later(deadline, self._pass_deadline, deadline)
-        work.add_done_callback(self._wake)
-        self._waiting = task
-        try:
-            while not self._may_read:
-                await self._arrived.wait()
-            if self._body_timeout is not None and (deadline is None or self._body_timeout < deadline):
-                self._late = loop.call_later(self._body_timeout, self._give_up_body, self._body_timeout)
-            await self._read()
-            await asyncio.wait([work])
-        except (asyncio.CancelledError, Exception):
-            if not self._woken or task.cancelling() > before + 1:
-                raise
-            if self._reason is not None:
-                raise self._reason from None
-        finally:
-            if self._woken:
-                task.uncancel()
-            self._waiting = self._reason = None
-            for timer in (past, self._late):
-                if timer is not None:
-                    timer.cancel()
-            del work, task
-
     def _wake(self, work: object = None) -> None:
         if self._waiting is not None and not self._woken:
             self._woken = True
@@ -211,51 +203,44 @@ class Client:
         Some test clients have a `receive` that never waits, and says again that there is no more body: then the client
         waits for its answer.
         """
-        last = await self._read_body()
-        if self._late is not None:
-            self._late.cancel()
-        if last["type"] != "http.disconnect":
-            last = await self._next()
-        if last["type"] != "http.disconnect":
-            return
-        self._disconnect = last
+        size = 0
+        while True:
+            message = await self._receive()
+            if self._woken:
+                raise asyncio.CancelledError  # which `receive` has swallowed
+            if message["type"] == "http.disconnect":
+                break
+            if not self._more_body:
+                return
+            size += len(message.get("body", b""))
+            if self._most is not None and size > self._most:
+                if self._exchange.complete:
+                    message = {"type": "http.disconnect"}  # as servers say then: nobody reads the rest
+                    break
+                sending = message.get("more_body", False)
+                raise BodyTooLarge(self._most, sending) if self._most else LengthRequired(sending)
+            self._take(message)
+        self._disconnect = message
         if not self._exchange.complete:
             self._exchange.disconnected = True
             raise Disconnected
         self._arrived.set()
 
-    async def _read_body(self) -> Message:
-        """Read the body. Returns the last message of it, or the disconnect."""
-        size = 0
-        while (message := await self._next())["type"] != "http.disconnect":
-            body = message.get("body", b"")
-            size += len(body)
-            most = self._most
-            if most is not None and size > most:
-                if self._exchange.complete:
-                    return {"type": "http.disconnect"}  # as servers say then: nobody reads the rest
-                sending = message.get("more_body", False)
-                raise BodyTooLarge(most, sending) if most else LengthRequired(sending)
-            self._unread = self._unread or bytearray()
-            self._unread += body
-            self._more_body = message.get("more_body", False)
-            self._arrived.set()
-            if not self._more_body:
-                break
-        return message
-
-    async def _next(self) -> Message:
-        message = await self._receive()
-        if self._woken:
-            raise asyncio.CancelledError  # which `receive` has swallowed
-        return message
+    def _take(self, message: Message) -> None:
+        """Keep a part of the body for the application."""
+        self._unread = self._unread or bytearray()
+        self._unread += message.get("body", b"")
+        self._more_body = message.get("more_body", False)
+        self._arrived.set()
+        if not self._more_body and self._late is not None:
+            self._late.cancel()
 
 
-def _number(length: bytes | None) -> int | None:
+def _number(length: bytes) -> int:
     """The value of a Content-Length."""
     try:
-        if length is None or length.isdigit():
-            return None if length is None else int(length)
+        if length.isdigit():
+            return int(length)
     except ValueError:  # thousands of digits
         pass
     raise Problem(400, "Content-Length must be a number of bytes.", close=True)

@@ -25,7 +25,12 @@ App = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
 
 logger: Final = Log("asyncsched.serving")
 _TRAILERS: Final = "http.response.trailers"
-_BODIES: Final = frozenset({"http.response.body", "http.response.pathsend", "http.response.zerocopysend"})
+_MORE: Final = {  # by the kind of a message: where it says that others follow
+    "http.response.body": "more_body",
+    "http.response.pathsend": "more_body",
+    "http.response.zerocopysend": "more_body",
+    _TRAILERS: "more_trailers",
+}
 _ENDS_OF_EVENTS: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
 _FOR_THE_LAST = 1.0  # seconds for a client to take the last event
 _LONGEST = 3600.0  # most seconds for Retry-After: a measured rate near zero would give centuries
@@ -82,15 +87,12 @@ class Exchange:
     @property
     def name(self) -> str:
         """Method and path, which the client chose, for one line of a log."""
-        return printable(f"{self.scope['method']} {self.scope['path']}")
+        name = f"{self.scope['method']} {self.scope['path']}"
+        return name if name.isprintable() else printable(name)
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of this name, which is in lower case; None if there is none."""
         return next((value for key, value in self.scope["headers"] if key == name), None)
-
-    def send(self, message: Message) -> Awaitable[None]:
-        """ASGI's `send`, for the application."""
-        return self._refuse() if self.left else self._pass(message)
 
     async def _refuse(self) -> None:
         if self.on_late is not None:
@@ -98,9 +100,13 @@ class Exchange:
         await anyio.lowlevel.checkpoint_if_cancelled()  # in a task group that has ended while a thread worked for it
         raise OSError("the request was answered when it was cut short, and takes nothing more")
 
-    def _pass(self, message: Message) -> Awaitable[None]:
-        """ASGI's `send`, which also notes the state of the response."""
-        if message["type"] == "http.response.start":
+    def send(self, message: Message, *, ours: bool = False) -> Awaitable[None]:
+        """ASGI's `send`, for the application, which also notes the state of the response. After it was `left`, only
+        `ours` is sent."""
+        if self.left and not ours:
+            return self._refuse()
+        kind = message["type"]
+        if kind == "http.response.start":
             self.status, self.headers = message["status"], message.get("headers", ())
             self.route = route_of(self.scope)
             if self.limiter is not None and self.limiter.draining and self.scope.get("http_version", "1.1") < "2":
@@ -108,31 +114,26 @@ class Exchange:
                 self.headers = [*others, (b"connection", b"close")]
                 message = {**message, "headers": self.headers}
             self.has_trailers = message.get("trailers", False) and _TRAILERS in (self.scope.get("extensions") or ())
-        elif self._is_last(message):
+        elif (more := _MORE.get(kind)) and not (message.get(more) or (self.has_trailers and kind != _TRAILERS)):
             self.complete = True  # first: a client may leave as soon as it has everything
-            return self._pass_last(message)
-        elif message["type"] == "http.response.body" and self._is_events():
+            return self._send_last(message)
+        elif kind == "http.response.body" and self._is_events():
             self._tail = (self._tail + message.get("body", b"")[-4:])[-4:]
         return self._send(message)
 
-    async def _pass_last(self, message: Message) -> None:
+    async def _send_last(self, message: Message) -> None:
         await self._send(message)
         self.taken = True
         if self.on_taken is not None:
             self.on_taken()
 
-    def _is_last(self, message: Message) -> bool:
-        """Whether the response is complete with it, by ASGI and its extensions."""
-        if message["type"] == _TRAILERS:
-            return not message.get("more_trailers", False)
-        return message["type"] in _BODIES and not message.get("more_body", False) and not self.has_trailers
-
     async def respond(self, status: int, content_type: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         """A whole response at once."""
         named = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
-        await self._pass({"type": "http.response.start", "status": status, "headers": raw})
-        await self._pass({"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body})
+        body = b"" if self.scope["method"] == "HEAD" else body
+        await self.send({"type": "http.response.start", "status": status, "headers": raw}, ours=True)
+        await self.send({"type": "http.response.body", "body": body}, ours=True)
 
     async def end_events(self, last: bytes = b"") -> bool:
         """End a response early that has begun, if it is a stream of events: in order, with a last event.
@@ -145,7 +146,7 @@ class Exchange:
             return False
         with suppress(TimeoutError):
             async with asyncio.timeout(_FOR_THE_LAST):
-                await self._pass({"type": "http.response.body", "body": last})
+                await self.send({"type": "http.response.body", "body": last}, ours=True)
         return self.taken
 
     def _is_events(self) -> bool:

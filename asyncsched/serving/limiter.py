@@ -140,7 +140,8 @@ class Limiter(Instrument):
         Raises:
             Problem: 503 or 429, if it is not let in.
         """
-        now, count, tenant, quota = perf_counter(), len(self), exchange.tenant, self.max_requests_per_tenant
+        now, count = perf_counter(), len(self._inside) + self.adopted
+        tenant, quota = exchange.tenant, self.max_requests_per_tenant
         if self.closed:
             self._refuse(exchange, "draining", "The server is shutting down.", close=True)
         if count >= self.max_requests:
@@ -185,7 +186,7 @@ class Limiter(Instrument):
         """A request is answered, or ended. Its bodies may still run. If it is adopted, it keeps its place until
         `release`."""
         now = perf_counter()
-        spent = self._note(now).get(inside, 0.0)
+        spent = self._note(now).get(inside, 0.0) if self._running or self._ended else 0.0
         exchange.refusal = inside.refusal
         del self._inside[exchange]
         if inside.core is not None:
@@ -279,7 +280,9 @@ class Limiter(Instrument):
         self._left.clear()
         for exchange, inside in self._inside.items():
             if inside.route is self._any:
-                inside.route = self._routes.get(_name_of(exchange, route_of(exchange.scope)) or inside.path, self._any)
+                told = route_of(exchange.scope)
+                name = _name_of(exchange, told) if told else inside.path
+                inside.route = self._routes.get(name, self._any)
             inside.left = max(0.0, inside.route.mean - inside.seconds)
             if inside.left > _NOTHING:
                 self._left[inside.tenant] += inside.left
@@ -326,7 +329,8 @@ class Limiter(Instrument):
 
     def _route(self, exchange: Exchange, inside: Inside) -> Route:
         """The route of a request that has been routed. It is remembered by its path, too."""
-        routes, name = self._routes, _name_of(exchange, exchange.route) or inside.path
+        routes = self._routes
+        name = _name_of(exchange, exchange.route) if exchange.route else inside.path
         route = routes.setdefault(name, inside.route if inside.route is not self._any else Route())
         routes.move_to_end(name)
         if name != inside.path:
@@ -350,7 +354,6 @@ def _done(running: dict[Inside, float]) -> float:
     return sum([min(inside.left, seconds) for inside, seconds in running.items()])
 
 
-def _name_of(exchange: Exchange, route: str | None) -> str | None:
-    """Method and route; None if that is not known."""
+def _name_of(exchange: Exchange, route: str) -> str:
     scope = exchange.scope
-    return f"{scope['method']} {scope.get('root_path', '')}{route}" if route else None
+    return f"{scope['method']} {scope.get('root_path', '')}{route}"

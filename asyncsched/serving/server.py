@@ -260,12 +260,21 @@ class Serving(Service):
         """ASGI."""
         if scope["type"] == "lifespan":
             await run_lifespan(self, self.app, scope, receive, send)
-        elif scope["type"] != "http":
+            return
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
-        elif endpoint := self._endpoints.get(scope["path"].removeprefix(scope.get("root_path", ""))):
-            await self._answer(endpoint, Exchange(scope, receive, send))
-        else:
-            await handle(self, self.app, Exchange(scope, receive, send))
+            return
+        exchange = Exchange(scope, receive, send)
+        if endpoint := self._endpoints.get(scope["path"].removeprefix(scope.get("root_path", ""))):
+            await self._answer(endpoint, exchange)
+            return
+        began, failed = perf_counter(), True
+        try:
+            await (_watched if self.instruments else _answered)(self, self.app, exchange)
+            failed = False
+        finally:  # it is counted, whatever becomes of it
+            if self.count is not None:
+                self.count(exchange, began, failed)
 
     async def _answer(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """Answer GET and HEAD."""
@@ -280,17 +289,6 @@ class Serving(Service):
 
 _NOBODY = "no tenant"
 _LINGERS = 2.0  # seconds, for most of what an honest client has still to send
-
-
-async def handle(service: Service, app: App, exchange: Exchange) -> None:
-    """Answer a request. It is counted, whatever becomes of it."""
-    began, failed = perf_counter(), True
-    try:
-        await (_watched if service.instruments else _answered)(service, app, exchange)
-        failed = False
-    finally:
-        if service.count is not None:
-            service.count(exchange, began, failed)
 
 
 async def _watched(service: Service, app: App, exchange: Exchange) -> None:
@@ -332,8 +330,7 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
     inside, exchange.limiter = limiter.admit(exchange, name, seconds, client.end), limiter
     work = None
     try:
-        scheduler = service.scheduler
-        service.put_into(exchange.scope.setdefault("state", {}))
+        scheduler = service.put_into(exchange.scope.setdefault("state", {}))
         reserve = options.reserve(exchange.scope) if callable(options.reserve) else options.reserve
         wait = None if reserve is None else options.wait
         whose, weight = exchange.tenant, None
@@ -352,10 +349,13 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
                         await bodies.claim(room)
                     try:
                         async with scope:
-                            limiter.entered(exchange, inside, scope._entered())
+                            assert scope._inner is not None
+                            limiter.entered(exchange, inside, scope._inner)
                             if room:
                                 client.begin()
-                            exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
+                            exchange.on_late = cancelling.check
+                            if seconds is not None:
+                                exchange.on_taken = scope._lift_deadline
                             await app(exchange.scope, client.receive, exchange.send)
                     finally:
                         if room:

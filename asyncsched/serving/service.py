@@ -86,6 +86,7 @@ class Service:
         self.steppers: Mapping[str, Stepper[Any, Any]] = {}
         self._make_scheduler = make_scheduler
         self._scheduler: Scheduler | None = None
+        self._state: dict[str, Any] = {}  # what is put into states; empty while there is no scheduler
         self._threads: anyio.CapacityLimiter | None = None  # those of `def` endpoints
         self._drained_by = 0.0  # in the loop's time, once draining has begun
 
@@ -170,7 +171,7 @@ class Service:
             reserve = 0 if callable(self.options.reserve) else self.options.reserve or 0
             check_reserve(reserve + batch, scheduler.statistics().max_bytes, "a request with its batch (reserve=)")
             self.body_room.limit = self._most_for_bodies(scheduler.statistics().max_bytes)
-            self._scheduler = scheduler
+            self._scheduler, self._state = scheduler, {"scheduler": scheduler, "serving": self}
             lanes = scheduler._runtime.lanes.values()
             self.limiter.streams = sum([len(one.compute) for one in lanes])
             scheduler.add_instrument(self.limiter)
@@ -187,6 +188,7 @@ class Service:
                 finally:
                     self.limiter.draining = self.limiter.closed = True
                     self._scheduler = self.summary = None
+                    self._state = {}
 
     def _most_for_bodies(self, max_bytes: int | None) -> int | None:
         given, most = self.options.max_bodies, self.options.max_body
@@ -194,28 +196,26 @@ class Service:
             return given
         return None if max_bytes is None else max(max_bytes // 4, most or 0)
 
-    def put_into(self, state: MutableMapping[str, Any]) -> None:
+    def put_into(self, state: MutableMapping[str, Any]) -> Scheduler:
         """Put the scheduler and this server into the state of a lifespan or a request. What another `Serving` has put
-        there, or this one when it was open before, is replaced.
+        there, or this one when it was open before, is replaced. Returns the scheduler.
 
         Raises:
-            RuntimeError: if there is something of the application's by these names.
+            RuntimeError: if there is something of the application's by these names, or there is no scheduler.
         """
-        for name, own in self._state().items():
+        for name, own in self._state.items():
             if name in state and not isinstance(state[name], Scheduler | Service):
                 raise RuntimeError(_OTHERS.format(name, type(state[name]).__name__))
             state[name] = own
+        return self.scheduler
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raise RuntimeError if an application that has started has put something of its own into the state instead."""
         if isinstance(inner := state.get("serving"), Service) and inner is not self:  # a `Serving` of its own
             return
-        for name, own in self._state().items():
+        for name, own in self._state.items():
             if state.get(name) is not own:
                 raise RuntimeError(_OTHERS.format(name, type(state.get(name)).__name__))
-
-    def _state(self) -> dict[str, Any]:
-        return {"scheduler": self.scheduler, "serving": self}
 
     async def warm_up(self) -> None:
         """Await `warm_up`, if there is one. The application has started."""
