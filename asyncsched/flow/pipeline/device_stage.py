@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import Any
 
 import anyio
@@ -118,7 +119,7 @@ class DeviceStage(Stage, Answerer):
             made = [make_put(self._runtime, core, source, bounded=False) for source in sources]
             tasks = [task for task, _ in made]
             try:
-                if any(task.state < DONE for task in tasks):
+                if [task for task in tasks if task.state < DONE]:
                     await awaited(self._runtime, tasks)
                 for failure in [task.failure for task in tasks if task.failure is not None]:
                     failure.rethrow()
@@ -164,4 +165,4 @@ def _is_array(leaf: Any) -> bool:
     """Whether this is an array of NumPy or of another library, such as PyTorch's tensors or a table of numbers, but no
     tensor of ours, and no number."""
     kind = type(leaf)
-    return any(hasattr(kind, name) for name in _ARRAYS) and not isinstance(leaf, Handle | np.generic)
+    return any(map(partial(hasattr, kind), _ARRAYS)) and not isinstance(leaf, Handle | np.generic)

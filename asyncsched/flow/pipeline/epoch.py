@@ -314,8 +314,7 @@ class Items(AsyncIterator[T], OnlyAsync):
         """Drop everything but the report: items read ahead, and an error's frames, would keep memory alive."""
         self._state = "closed"
         self._report = self.statistics()
-        for stage in self._stages:
-            stage.source.close()
+        for stage in self._stages:  # the source itself reads from no link
             stage.out.close()
             stage.error = None
         self._stages, self._source, self._iterable, self._out = [], None, None, _CLOSED

@@ -7,7 +7,7 @@ import contextlib
 import operator
 import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -72,15 +72,17 @@ class CallingStage(Stage):
             self._entered += calls
         return calls
 
-    def _leave(self, call: Call) -> None:
-        """A call has ended. Pass on its result, if the stage has no order."""
-        call.done = True
-        if call.error is not None and call.given and self.leaves_out(call.origin, call.error, call.item):
-            call.item, call.error = DROPPED, None
-        if call.error is not None:
-            self.fail(call.origin, call.error, call.item)
-        elif not self.ordered:
-            self.pass_on(call.origin, call.item)
+    def _leave(self, calls: Sequence[Call]) -> None:
+        """Calls have ended. Pass on their results; in an ordered stage those that wait for no other."""
+        for call in calls:
+            call.done = True
+            if call.error is not None and call.given and self.leaves_out(call.origin, call.error, call.item):
+                call.item, call.error = DROPPED, None
+            if call.error is not None:
+                self.fail(call.origin, call.error, call.item)
+            elif not self.ordered:
+                self.pass_on(call.origin, call.item)
+        self._pass_on_in_order()
 
     def leaves_out(self, origin: Origin, error: BaseException, given: str) -> bool:
         """Whether an item is left out for this error. If so, counts it, and logs the first."""
@@ -97,7 +99,6 @@ class CallingStage(Stage):
         return True
 
     def _pass_on_in_order(self) -> None:
-        """Pass on the results that wait for no other."""
         entered, out = self._entered, self.out
         while entered and entered[0].done:
             first = entered.popleft()
@@ -261,11 +262,9 @@ class ThreadStage(CallingStage):
         del call, result  # an error's traceback holds this frame
 
     def _collect(self, made: deque[Call]) -> None:
-        while made:
-            call = made.popleft()
-            self.seconds += call.seconds
-            self._leave(call)
-        self._pass_on_in_order()
+        calls = [made.popleft() for _ in range(len(made))]
+        self.seconds += sum([call.seconds for call in calls])
+        self._leave(calls)
 
 
 class BatchStage(ThreadStage):
@@ -315,10 +314,9 @@ class BatchStage(ThreadStage):
         super().fail(origin, error, given)
         self._ended.wake_all()
 
-    def _leave(self, call: Call) -> None:
-        self._behind -= 1
-        if call.item is not PACKED:
-            super()._leave(call)
+    def _leave(self, calls: Sequence[Call]) -> None:
+        self._behind -= len(calls)
+        super()._leave([call for call in calls if call.item is not PACKED])
         if self._ended.waiters:
             self._ended.wake()
 

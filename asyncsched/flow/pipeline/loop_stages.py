@@ -105,8 +105,7 @@ class LoopStage(CallingStage):
                 call.item = marked(await self.function(call.item), self.name)
             except BaseException as error:
                 call.item, call.error = brief(call.item), error
-            self._leave(call)
-            self._pass_on_in_order()
+            self._leave([call])
             del call
             if cancellations() or _changed(variables):
                 return True

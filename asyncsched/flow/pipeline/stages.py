@@ -36,6 +36,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -68,7 +69,8 @@ class Link:
         self.room: int = self.capacity  # below 0 where items were put back, or were smaller before
         self.items: deque[Numbered] = deque()
         self.count: int = 0  # items ever put
-        self._weighed, self._weight = 0, 0.0  # some of them, and their bytes
+        self.weight: float = 0.0  # mean bytes of an item, by those that were weighed
+        self._weighed = 0  # how many were
         self._look_at = 0  # the number of the next item that `put` has a look at
         self.ended: bool = False
         self.more: bool = False  # another epoch will follow: only an error ends it
@@ -102,7 +104,8 @@ class Link:
         """Give back room that was reserved, since no item came. Another worker may wait for room, and has to see that
         too."""
         self.room += 1
-        self.for_room.wake()
+        if self.for_room.waiters:
+            self.for_room.wake()
 
     def lift_bound(self) -> None:
         """Give room to all that wait for it, now or later: the stage has failed, and they will put nothing."""
@@ -126,18 +129,13 @@ class Link:
         if self.for_items.waiters and len(self.items) >= self.wanted:
             self.for_items.wake()
 
-    @property
-    def nbytes(self) -> float:
-        """Bytes of all items ever put, by those that were weighed."""
-        return self.count * self._weight / max(self._weighed, 1)
-
     def _look(self, origin: Origin, item: Any) -> Origin:
         """Measure an item, if links follow its size; weigh some. Returns its origin, with those dropped before it."""
         if self.fitted:
             self._measure(item)
         if self.count % WEIGHED == 0:
             with suppress(Exception):  # it cannot tell its size, which nobody has asked for
-                self._weight += _about(item)
+                self.weight += (_about(item) - self.weight) / (self._weighed + 1)
                 self._weighed += 1
         self._look_at = 0 if self.fitted else self.count + WEIGHED - self.count % WEIGHED
         return self.dropped(origin) if self._dropped else origin
@@ -176,7 +174,8 @@ class Link:
             more, self._gathered = count - self._gathered, count
             self.capacity += more
             self.room += more
-            self._offer_room()
+            if self.for_room.waiters:
+                self._offer_room()
 
     def _worth(self, count: int) -> int:
         """For how many items a taker waits that needs `count`: at most for half of the row besides the places gathered
@@ -190,7 +189,8 @@ class Link:
         while len(self.items) < (wanted := 1 if count == 1 else self._worth(count)):
             if self.ended:
                 return bool(self.items)
-            self._offer_room()
+            if self.for_room.waiters:
+                self._offer_room()
             self.wanted = wanted
             try:
                 await self.for_items.wait()
@@ -299,6 +299,7 @@ def _about(item: Any) -> float:
     return sum(map(_about, some)) * len(item) / max(len(some), 1)
 
 
+@dataclass(slots=True, eq=False)
 class WaitQueue:
     """Coroutines that wait for a change, and are woken one at a time. A waiter that wakes looks again.
 
@@ -315,10 +316,9 @@ class WaitQueue:
     wake-up, was used before: it delivers to waiters that were cancelled, so it needed counters beside it.
     """
 
-    def __init__(self) -> None:
-        self.waiters: deque[asyncio.Future[None]] = deque()  # those that nobody has woken yet
-        self._inside = 0  # with those that were woken and have not run yet
-        self._seconds = 0.0  # for which they have waited, added up, less `_inside` times the present time
+    waiters: deque[asyncio.Future[None]] = field(default_factory=deque)  # those that nobody has woken yet
+    _inside: int = 0  # with those that were woken and have not run yet
+    _seconds: float = 0.0  # for which they have waited, added up, less `_inside` times the present time
 
     async def wait(self) -> None:
         """Wait until it is woken. Always passes through the event loop."""
@@ -403,7 +403,9 @@ class Stage:
         items."""
         if self.error is not None:
             return False
-        if not self.out.try_reserve():
+        if self.out.room > 0:  # `try_reserve`, written out
+            self.out.room -= 1
+        else:
             await self.out.reserve()
         if self.source.items or await self.source.arrived(count):
             return self.error is None
@@ -436,7 +438,7 @@ class Stage:
         if busy is None:  # all time in which its workers have not waited
             busy = max(0.0, self.workers * seconds - sum(waits))
         rate = 1 / seconds if seconds > 0 else 0.0
-        made = out.count, busy, *waits, out.count * rate, int(out.nbytes * rate), busy / max(out.count, 1)
+        made = out.count, busy, *waits, out.count * rate, int(out.count * out.weight * rate), busy / max(out.count, 1)
         return self.name, self.workers, out.capacity + self.held, *made, self.skipped, tuple(self.failures)
 
     def _finish(self) -> None:
