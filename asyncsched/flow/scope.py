@@ -218,11 +218,13 @@ class Submitter(Tasks):
             raise TypeError(f"priority must be an int, the higher the sooner, not {type(priority).__name__}")
         if wait is not None:
             wait = check_wait(wait, reserve)
-        hash(tenant)  # raises TypeError
-        if isinstance(tenant, CoroutineType | GeneratorType | AsyncGeneratorType):
-            if isinstance(tenant, CoroutineType):
-                tenant.close()  # else Python warns
-            raise TypeError("tenant= got a coroutine or a generator, and each would be another tenant: give its result")
+        if tenant is not None:
+            hash(tenant)  # raises TypeError
+            if isinstance(tenant, CoroutineType | GeneratorType | AsyncGeneratorType):
+                if isinstance(tenant, CoroutineType):
+                    tenant.close()  # else Python warns
+                told = "tenant= got a coroutine or a generator, and each would be another tenant: give its result"
+                raise TypeError(told)
         claimed = None if reserve is None else parse_bytes(reserve, "reserve")
         share = Share(tenant, weight, priority, deadline is not None)
         return Scope(self._runtime, self, name or "unnamed", claimed, wait, deadline, share)

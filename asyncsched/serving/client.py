@@ -59,6 +59,7 @@ class Client:
 
     _may_read = False
     _waiting: asyncio.Task[Any] | None = None  # the server's task, while it waits to be woken
+    _work: asyncio.Task[None] | None = None  # for whose end it waits
     _woken = False
     _reason: Exception | None = None  # why the work is cut short
     _late: asyncio.TimerHandle | None = None  # while the body has not arrived
@@ -125,7 +126,7 @@ class Client:
         before, reason = task.cancelling(), None
         past = None if deadline is None else loop.call_later(deadline, self._pass_deadline, deadline)
         work.add_done_callback(self._wake)
-        self._waiting = task
+        self._waiting, self._work = task, work
         try:
             try:
                 while not self._may_read:
@@ -139,7 +140,7 @@ class Client:
             finally:
                 if self._woken:
                     task.uncancel()
-                self._waiting = self._reason = None
+                self._waiting = self._work = self._reason = None
                 for timer in (past, self._late):
                     if timer is not None:
                         timer.cancel()
@@ -179,10 +180,9 @@ class Client:
 
     def ends(self) -> None:
         """Called by the work as it ends: wakes `attend` without a further turn of the loop."""
-        work = asyncio.current_task()
-        assert work is not None
-        work.remove_done_callback(self._wake)
-        self._wake()
+        if self._work is not None:
+            self._work.remove_done_callback(self._wake)
+            self._wake()
 
     def _wake(self, work: object = None) -> None:
         if self._waiting is not None and not self._woken:
@@ -256,14 +256,15 @@ class Cancelling:
     def __init__(self) -> None:
         kind = _kind_of_scope()
         self._outer, self._inner = kind(), kind(shield=True)
-        self._task = 0  # its identity, once it has begun
+        self._begun = False
+        self._task = 0  # the identity of the task, once that is cancelled
         self._again: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> None:
         """Open around all that the task does."""
         self._outer.__enter__()
         self._inner.__enter__()
-        self._task = id(asyncio.current_task())
+        self._begun = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -278,10 +279,10 @@ class Cancelling:
         """Cancel the task, as soon as no scope of anyio shields it."""
         if task.done():
             return
-        if not self._task:
+        if not self._begun:
             task.cancel()
             return
-        before = task.cancelling()
+        before, self._task = task.cancelling(), id(task)
         self._outer.cancel()
         self._inner.shield = False
         self._inner.shield = True

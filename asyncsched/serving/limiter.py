@@ -198,7 +198,7 @@ class Limiter(Instrument):
         if adopted:
             self.adopted += 1
         else:
-            self._free_place(exchange)
+            self._free_place(exchange, now)
         self._taken.add(1, now - inside.since)
         if measured is not None:
             measured.tried = now
@@ -220,13 +220,12 @@ class Limiter(Instrument):
     def release(self, exchange: Exchange) -> None:
         """All work of a request that was adopted has ended."""
         self.adopted -= 1
-        self._free_place(exchange)
+        self._free_place(exchange, perf_counter())
 
-    def _free_place(self, exchange: Exchange) -> None:
+    def _free_place(self, exchange: Exchange, now: float) -> None:
         self._of_tenant[exchange.tenant] -= 1
         if not self._of_tenant[exchange.tenant]:
             del self._of_tenant[exchange.tenant]
-        now = perf_counter()
         self._rate.add(1, now - self._since)
         self._since = now
 
