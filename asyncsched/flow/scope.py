@@ -399,6 +399,7 @@ class Scope(Submitter, OnlyAsync):
 
     async def __aenter__(self) -> Self:
         runtime, seconds, until = self._runtime, self._deadline, inf
+        engine, core = runtime.engine, None
         if self._inner is not None:
             raise RuntimeError("a scope is entered once: make another with `s.scope()`")
         if seconds is not None:
@@ -406,8 +407,15 @@ class Scope(Submitter, OnlyAsync):
             if self._cancels:
                 self._timeout = Timeout(seconds, self._stop)
         try:
-            core = await self._open()
+            core = self._inner = engine.scopes.open(self._name, self._around._core(), self._share)
+            if self._takes_turn:
+                await asyncio.sleep(0)
+            if self._reserve is not None:
+                claimed = await self._claim(core, f"scope {self._name!r}", self._reserve, self._wait)
+                engine.grant_reserve(core, claimed)
         except BaseException as error:
+            if core is not None:
+                engine.close_scope(core, self._left_by(error))
             await self._check_deadline(error)
             raise
         core.deadline = until
@@ -415,20 +423,6 @@ class Scope(Submitter, OnlyAsync):
         if self._timeout is not None and self._link.frames:
             self._timeout.generator = self._link.frames[0]
         return self
-
-    async def _open(self) -> CoreScope:
-        engine = self._runtime.engine
-        core = self._inner = engine.scopes.open(self._name, self._around._core(), self._share)
-        try:
-            if self._takes_turn:
-                await asyncio.sleep(0)
-            if self._reserve is not None:
-                claimed = await self._claim(core, f"scope {self._name!r}", self._reserve, self._wait)
-                engine.grant_reserve(core, claimed)
-        except BaseException as error:
-            engine.close_scope(core, self._left_by(error))
-            raise
-        return core
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         core = self._inner
