@@ -16,6 +16,7 @@ from .recording import Recording
 from .replay import Outcome, Program
 
 _CLOSE: Final = 1.01  # the smallest limit is found to within 1%
+_MOST: Final = 256  # streams of a device
 _ASSUMED: Final = "Assumed: each body takes as long as it took, and the program does the same things in the same order."
 _SHARED: Final = (
     "On the CPU streams share processors and BLAS threads, and help with each other's large operations:"
@@ -99,11 +100,11 @@ def counts_of(text: str) -> list[int]:
     """Numbers of streams: one, a list, or a range."""
     first, dots, last = text.partition("..")
     try:
-        found = list(range(int(first), int(last) + 1)) if dots else [int(part) for part in text.split(",")]
+        found = [*range(int(first), int(last) + 1)[: _MOST + 1]] if dots else [int(part) for part in text.split(",")]
     except ValueError:
         found = []
-    if not found or min(found) < 1:
-        raise ValueError(f"--streams {text}: numbers from 1, as in 2, or 1..4")
+    if not found or min(found) < 1 or max(found) > _MOST:
+        raise ValueError(f"--streams {text}: numbers from 1 to {_MOST}, as in 2, or 1..4")
     return found
 
 

@@ -24,6 +24,7 @@ from .._core.ledger import Ledger
 from .._core.model import DONE, Account, Scope, Task
 from ..pictures.record import Bytes, Record, Seconds
 
+SAFE: Final = 0.9  # the share of the time to a deadline that waiting and computing may take, since times vary
 TIME_CONSTANT: Final = 1.0  # seconds
 _LATELY: Final = 2.0  # seconds
 _MANY: Final = 1024

@@ -237,7 +237,7 @@ class LengthRequired(BodyRefused):
         super().__init__(411, "Say how long the body is, by Content-Length.", sending)
 
 
-class Row(NamedTuple):
+class Answer(NamedTuple):
     """How an exception of the library is answered. Its text is for the operator: it is not sent, but logged, unless the
     exception is an ordinary event."""
 
@@ -249,13 +249,13 @@ class Row(NamedTuple):
 
 
 TABLE: Final = (
-    Row(errors.QueueFull, 503, "A queue of the server is full, or has no room in time.", retry=True, logged=False),
-    Row(errors.TaskTooLarge, 413, "The request is larger than this server allows."),
-    Row(errors.DeadlineExceeded, 504, "The answer was not ready in time.", logged=False),
-    Row(errors.Preempted, 503, "The server ran out of room for this request.", retry=True, logged=False),
-    Row(errors.MemoryDeadlockError, 503, "The server ran out of room for this request.", retry=True),
-    Row(errors.SchedulerStalled, 503, "The server ran out of room for this request.", retry=True),
-    Row(errors.SchedulerClosed, 503, "The server is shutting down.", retry=True),
+    Answer(errors.QueueFull, 503, "A queue of the server is full, or has no room in time.", retry=True, logged=False),
+    Answer(errors.TaskTooLarge, 413, "The request is larger than this server allows."),
+    Answer(errors.DeadlineExceeded, 504, "The answer was not ready in time.", logged=False),
+    Answer(errors.Preempted, 503, "The server ran out of room for this request.", retry=True, logged=False),
+    Answer(errors.MemoryDeadlockError, 503, "The server ran out of room for this request.", retry=True),
+    Answer(errors.SchedulerStalled, 503, "The server ran out of room for this request.", retry=True),
+    Answer(errors.SchedulerClosed, 503, "The server is shutting down.", retry=True),
 )
 """The answers to exceptions that a handler lets out. The framework answers all others, with 500."""
 

@@ -41,10 +41,9 @@ from typing import Final, NoReturn
 
 from .._core.instrument import Instrument
 from .._core.model import Scope, Task
-from ..runtime.rates import Rate, Spent, Took
+from ..runtime.rates import SAFE, Rate, Spent, Took
 from .http import Exchange, Problem, route_of
 
-SAFE: Final = 0.9  # the share of a deadline that waiting and computing may take, since times vary
 _SLOW: Final = 0.75  # the share of that from which on a route is too slow: then rule 2 does not hold for it
 _REMEMBERED: Final = 60.0  # seconds for rules 2 and 3
 _PATHS: Final = 1024  # the most that are remembered

@@ -239,6 +239,7 @@ class Serving(Service):
 
         Raises:
             TaskTooLarge: if no request could ever be answered.
+            RuntimeError: if it is open already.
         """
         register(self, self.app)
         async with super().open() as scheduler:

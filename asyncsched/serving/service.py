@@ -164,9 +164,12 @@ class Service:
 
         Raises:
             TaskTooLarge: if no request could ever be answered.
+            RuntimeError: if it is open already.
         """
-        self.limiter.draining = self.limiter.closed = False
         async with self._make_scheduler() as scheduler:
+            if self._scheduler is not None:
+                raise RuntimeError("this Serving is open already: make one for each application that a server starts")
+            self.limiter.draining = self.limiter.closed = False
             batch = max([batcher.reserve or 0 for batcher in self.batchers.values()], default=0)
             reserve = 0 if callable(self.options.reserve) else self.options.reserve or 0
             check_reserve(reserve + batch, scheduler.statistics().max_bytes, "a request with its batch (reserve=)")

@@ -161,6 +161,7 @@ async def test_rates_and_costs_are_told(s: asc.Scheduler) -> None:
     assert stage.items_per_second > 0
     assert stage.bytes_per_second == pytest.approx(8000 * stage.items_per_second, rel=0.01)
     assert stage.seconds_per_item == pytest.approx(stage.busy_seconds / 10)
+    assert "/s" in str(stage).partition("bytes_per_second")[2].partition("\n")[0]
     assert 0 < source.bytes_per_second < stage.bytes_per_second
     assert [part.items_per_second for part in s.pipeline([]).statistics().stages] == []
 

@@ -162,6 +162,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     for bad, message in (
         (["--streams", "0"], "numbers from 1"),
         (["--streams", "two"], "numbers from 1"),
+        (["--streams", "1..10000000000"], "to 256"),
         (["--max-bytes", "2GiB..1GiB"], "from the smaller limit"),
         (["--max-bytes", "lots"], "lots"),
     ):

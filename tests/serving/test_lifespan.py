@@ -106,6 +106,14 @@ async def test_opened_again_after_it_was_closed() -> None:
             assert (await Call(middleware).feed(b"x").answer())[0] == 200
 
 
+async def test_an_open_one_is_not_opened_again() -> None:
+    async with opened(echo) as server:
+        with pytest.raises(RuntimeError, match="open already"):
+            async with server.open():
+                pass
+        assert (await get(server, "/readyz").answer())[0] == 200
+
+
 async def test_a_scheduler_that_does_not_open() -> None:
     def make() -> asc.Scheduler:
         raise ValueError("no such device")

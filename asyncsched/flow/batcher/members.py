@@ -43,9 +43,9 @@ from ..._core.admission import PATIENCE, rank_of
 from ..._core.tenants import Tenant as Owner
 from ...errors import TaskCancelled
 from ...runtime.context import Ambient
-from ...runtime.rates import Pace, Took
+from ...runtime.rates import SAFE, Pace, Took
 from ..scope import Scope
-from .queue import SAFE, STEP, Entry, Group, Queue, Tenant, Words, late, too_late
+from .queue import STEP, Entry, Group, Queue, Tenant, Words, late, too_late
 
 NOBODY: Final = Tenant(name=None, group=Group(0))  # the tenant of a member that has not been in a row yet
 

@@ -34,9 +34,7 @@ from ..._core.failure import copied
 from ..._core.tenants import FairQueue, Member, Ranked
 from ..._core.tenants import Tenant as Owner
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passable
-from ...runtime.rates import Pace, Rate
-
-SAFE: Final = 0.9  # the share of the time to a deadline that waiting and computing may take, since times vary
+from ...runtime.rates import SAFE, Pace, Rate
 
 
 class Words(NamedTuple):

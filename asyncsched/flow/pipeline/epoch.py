@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 
 from ..._instead import OnlyAsync
 from ...errors import passable
-from ...pictures.record import Bytes, Record, Seconds
+from ...pictures.record import BytesPerSecond, Record, Seconds
 from ...runtime.runtime import Runtime
 from ...runtime.threads import ended, in_thread, to_its_end
 from .loop_stages import TakeStage
@@ -49,7 +49,7 @@ class StageStatistics(Record):
     """Waiting for room for a result: the stage behind it is slower."""
     items_per_second: float
     """Items that it has finished per second, since the epoch was opened and until the stage ended."""
-    bytes_per_second: Bytes
+    bytes_per_second: BytesPerSecond
     """The bytes of these items per second, by the size of every 64th."""
     seconds_per_item: Seconds
     """Its work for one item. Where this is some microseconds the stage costs more than its function: put blocks in, not
