@@ -39,6 +39,7 @@ class Ledger:
     Attributes:
         account: the bytes charged to the scheduler. A scope with a reserve has an account of its own, within it.
         began: when the work began that is not metered yet; None at rest.
+        worked: seconds of work before that which are not metered yet.
         abandoned: an interruption left the counts unreliable, so unfinished tasks were abandoned. Nothing is charged
             from then on.
         busy: a change of state is under way. Requests of finalisers are put off meanwhile: see `engine`.
@@ -53,7 +54,7 @@ class Ledger:
         "_clock", "abandoned", "account", "began", "busy", "claim_bytes", "claims", "completions", "drop_observer",
         "ended", "ended_bytes", "growths", "in_flight", "limits", "numbers", "observer", "op_observer", "peak_bytes",
         "peak_in_flight", "pending", "pending_bytes", "preempted", "ran_at_once", "reserved", "reserves",
-        "scope_observer", "sequence", "slots", "unlaunched", "waiting",
+        "scope_observer", "sequence", "slots", "unlaunched", "waiting", "worked",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, completions: Completions, host: Host) -> None:
@@ -63,6 +64,7 @@ class Ledger:
         self.completions: Completions = completions
         self.account: Account = self._account(limits.max_bytes, host)
         self.began: float | None = None
+        self.worked: float = 0.0
         self.busy: bool = False
         self.abandoned: bool = False
         self.observer: Instrument | None = None
@@ -301,6 +303,8 @@ class Ledger:
             account.changed = True
             self.in_flight -= 1
             self.ended_bytes += task.cost
+            if not (self.in_flight or self.pending) and self.began is not None:
+                self.worked, self.began = self.worked + self._clock() - self.began, None
             if refund < 0:
                 self.note_peak(0)
         elif task.lanes:

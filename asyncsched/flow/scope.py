@@ -425,11 +425,11 @@ class Scope(Submitter, OnlyAsync):
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        core = self._inner
-        if core is None or core.closed or self._link is None:
+        core, link = self._inner, self._link
+        if core is None or link is None or core.closed:  # `_entered`, written out
             core = self._entered()  # raises
         else:
-            self._link.leave()
+            link.leave()
         if error is None and not (self._timeout or core.tasks or core.children or core.unseen or core.growing):
             self._runtime.engine.close_scope(core)  # nothing to wait for, or to tell
             if self._reserve:

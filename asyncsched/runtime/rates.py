@@ -28,7 +28,7 @@ SAFE: Final = 0.9  # the share of the time to a deadline that waiting and comput
 TIME_CONSTANT: Final = 1.0  # seconds
 _LATELY: Final = 2.0  # seconds
 _MANY: Final = 1024
-_FOLD: Final = 0.05  # seconds of work that make one sample
+FOLD: Final = 0.05  # seconds of work that make one sample
 
 
 class Rate:
@@ -193,6 +193,7 @@ class Granted:
     """The number and bytes of an account's claims that were granted after a wait."""
 
     began: float | None = None  # when they began to wait, if that is not metered yet; None at rest
+    worked: float = 0.0
     ended_tasks: int = 0
     ended_bytes: int = 0
 
@@ -201,42 +202,42 @@ class Meter:
     """The rates of tasks and bytes, over the time with unfinished work.
 
     Args:
-        source: counts `ended_tasks` and `ended_bytes`, and sets `began`.
+        source: counts `ended_tasks` and `ended_bytes`, and sets `began`. It may see the end of its work before `sample`
+            is called: then it adds the seconds to `worked`.
         clock: gives seconds.
     """
 
     def __init__(self, source: Ledger | Granted, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self._source = source
-        self._time = 0.0  # seconds of work not folded yet
         self._counted = (0, 0)  # tasks and bytes of folded work
         self._tasks, self._bytes = Rate(), Rate()
 
     def sample(self, busy: bool) -> None:
         """Count the work since the last call. `busy`: is anything left to do?"""
-        if self._source.began is not None:
+        source = self._source
+        if source.began is not None:
             now = self._clock()
-            self._time += now - self._source.began
-            self._source.began = now if busy else None
-            if self._time >= _FOLD:
-                self._fold()
+            source.worked += now - source.began
+            source.began = now if busy else None
+        if source.worked >= FOLD:
+            self._fold()
 
     def rates(self) -> tuple[float, float]:
         """Tasks and bytes per second; 0 until a task has ended. They go down while none ends."""
         self._fold()
         tasks, nbytes = self._tasks.per_second, self._bytes.per_second
-        slower = max(1.0, tasks * self._time)
+        slower = max(1.0, tasks * self._source.worked)
         return tasks / slower, nbytes / slower
 
     def _fold(self) -> None:
         """Take in the work so far, if a task has ended. Otherwise the rates would go to 0 while a long task runs."""
-        tasks, nbytes = self._source.ended_tasks, self._source.ended_bytes
-        if self._time <= 0 or tasks == self._counted[0]:
+        tasks, nbytes, seconds = self._source.ended_tasks, self._source.ended_bytes, self._source.worked
+        if seconds <= 0 or tasks == self._counted[0]:
             return
-        self._tasks.add(tasks - self._counted[0], self._time)
-        self._bytes.add(nbytes - self._counted[1], self._time)
-        self._counted = tasks, nbytes
-        self._time = 0.0
+        self._tasks.add(tasks - self._counted[0], seconds)
+        self._bytes.add(nbytes - self._counted[1], seconds)
+        self._counted, self._source.worked = (tasks, nbytes), 0.0
 
 
 @dataclass(frozen=True, repr=False)

@@ -36,7 +36,7 @@ from ..errors import SchedulerClosed, TaskCancelled
 from .instruments import Instruments
 from .life import DROPPED, InlineMode, Life, OnOneLoop, running_loop
 from .loops import Wakeup, plain_wakeup
-from .rates import Meter, Room
+from .rates import FOLD, Meter, Room
 from .threads import in_thread, to_its_end
 
 _NEVER, _ndarray = InlineMode.NEVER, np.ndarray  # copies of names that each quick task reads
@@ -405,10 +405,10 @@ class Runtime(OnOneLoop, Host):
         self.completions.awake = False
         self.dispatch()  # also when closed: somebody may wait for a body that aclose(timeout=) left running
         ledger = self.ledger
-        if ledger.began is not None:
+        if ledger.began is not None or ledger.worked >= FOLD:
             self.meter.sample(ledger.pending > 0 or ledger.in_flight > 0)
-            if self.completions.at_rest:
-                self._rest()
+        if self.completions.at_rest:
+            self._rest()
 
     def on_stuck(self, tasks: Sequence[Task]) -> None:
         if FREE_THREADED and self.completions.wants_bytes and not self._looks_up and self.life is not Life.CLOSED:

@@ -19,6 +19,7 @@ class Worker:
     def __init__(self) -> None:
         self.clock = Clock()
         self.began: float | None = None
+        self.worked = 0.0
         self.ended_tasks = self.ended_bytes = 0
         self.meter = Meter(self, self.clock)
 
