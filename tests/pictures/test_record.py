@@ -43,7 +43,7 @@ ONE_LINE: list[tuple[Any, str]] = [
     (
         STAGE,
         "StageStatistics(name='1: decode', workers=4, capacity=16, items=12345, busy_seconds=3.2 ms,"
-        " input_wait_seconds=61 s, room_wait_seconds=0 us, items_per_second=99.5, bytes_per_second=1.0 MiB,"
+        " input_wait_seconds=61 s, room_wait_seconds=0 us, items_per_second=99.5, bytes_per_second=1.0 MiB/s,"
         " seconds_per_item=0.26 us, skipped=1, failures=('item 3: E'))",
     ),
     (Times((0.1 + 0.2, 1 / 3)), "Times(seconds=(300 ms, 333 ms))"),
@@ -92,9 +92,9 @@ def test_several_in_a_record_are_a_table():
         "    name       workers  capacity   items  busy_seconds  input_wait_seconds  room_wait_seconds"
         "  items_per_second  bytes_per_second  seconds_per_item  skipped  failures",
         "    0: range         4        16       7         15 us                61 s               0 us"
-        "              99.5           1.0 MiB           0.26 us        1  (item 3: E)",
+        "              99.5         1.0 MiB/s           0.26 us        1  (item 3: E)",
         "    1: decode        4        16  12,345        3.2 ms                61 s               0 us"
-        "              99.5           1.0 MiB           0.26 us        1  (item 3: E)",
+        "              99.5         1.0 MiB/s           0.26 us        1  (item 3: E)",
     ]
     assert str(replace(PIPELINE, stages=())).splitlines()[1:] == [
         "  stages        ()",
