@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -28,6 +28,7 @@ WAIT = 0.005  # seconds
 BATCH = 64
 BUFFER = 16  # asyncsched's default
 END = object()
+_VARIABLE: ContextVar[int] = ContextVar("bench")
 
 Fn = Callable[[Any], Any]
 
@@ -156,6 +157,7 @@ async def deques(library: Library, n: int) -> Run:
         out.end()
 
     async def run(count: int) -> None:
+        _VARIABLE.set(n)  # one, as a scheduler has
         for _ in range(count):
             lines = [_Line() for _ in range(STAGES + 1)]
             tasks = [asyncio.create_task(fill(lines[0]))]
