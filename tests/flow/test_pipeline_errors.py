@@ -23,7 +23,7 @@ from asyncsched.flow.pipeline.functions import Call, ThreadStage
 from tests.waiting import no_collector, no_tasks, tasks_made_by, turns, until
 
 from . import in_processes
-from .rig import STAGES, Mapped, MappedSequence, drain, holding, same, same_in_thread, stages_of
+from .rig import STAGES, Mapped, MappedSequence, Things, drain, holding, same, same_in_thread, stages_of
 
 
 async def fail_at(number: int, error: BaseException, item: Any) -> Any:
@@ -226,6 +226,39 @@ async def test_an_error_pins_nothing_once_the_block_is_left(s: asc.Scheduler, ma
         with suppress(LookupError):
             await consume()
         assert s.statistics().bytes_retained == 0
+
+
+@pytest.mark.drops_at_once
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("kind", ["generator", "async generator", "by index"])
+async def test_what_a_source_held_when_it_failed_goes_with_the_block(s: asc.Scheduler, kind: str, whole: bool) -> None:
+    """Also where the loop is left before the error comes."""
+    read = Things()
+
+    def fail(item: int) -> int:
+        held = read(item)
+        if item == 3:
+            raise LookupError(held)
+        return item
+
+    async def later(epoch: int) -> AsyncIterator[int]:
+        for item in range(9):
+            yield fail(item)
+
+    class Dataset(Mapped):
+        def __getitem__(self, index: int) -> int:
+            return fail(index)
+
+    sources: dict[str, Any] = {"generator": lambda epoch: map(fail, range(9)), "async generator": later}
+    pipe = s.pipeline(sources.get(kind, Dataset(9)))
+    with no_collector():
+        with suppress(LookupError):
+            async with pipe.open() as items:
+                async for _ in items:
+                    await until(lambda: stages_of(items)[0].error)
+                    if not whole:
+                        break
+        await until(lambda: not read.alive)
 
 
 @pytest.mark.drops_at_once

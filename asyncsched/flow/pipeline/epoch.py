@@ -314,8 +314,9 @@ class Items(AsyncIterator[T], OnlyAsync):
         """Drop everything but the report: items read ahead, and an error's frames, would keep memory alive."""
         self._state = "closed"
         self._report = self.statistics()
-        for stage in self._stages:  # the source itself reads from no link
-            stage.out.close()
+        self._out.close()
+        for stage in self._stages:
+            stage.source.close()  # the one in front of the source has its error, too
             stage.error = None
         self._stages, self._source, self._iterable, self._out = [], None, None, _CLOSED
         self._runtime.step_watchers.discard(self._progress)
