@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 from collections import Counter
+from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import turns
+from tests.waiting import turns, until
 
-from .rig import AsyncCounted, Counted, Mapped, MappedSequence, drain, same, same_in_thread, take
+from .rig import AsyncCounted, Counted, Mapped, MappedSequence, drain, same, same_in_thread, stages_of, take
 
 
 def flat(batches: list[Any]) -> list[int]:
@@ -61,6 +63,32 @@ async def test_batches_resume_at_their_borders(s: asc.Scheduler) -> None:
     pipe.load_state_dict(state)
     rest = await drain(pipe)
     assert str(first + rest) == str(whole)
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+async def test_a_batch_that_an_error_cut_short_is_still_to_come(s: asc.Scheduler, drop_last: bool) -> None:
+    """Also where the batch in front of it is made when the error has come."""
+    opened = threading.Event()
+
+    def collate(items: list[int]) -> list[int]:
+        assert opened.wait(60)
+        return items
+
+    def read(i: int) -> int:
+        if i == 5 and not opened.is_set():
+            raise LookupError
+        return i
+
+    pipe = s.pipeline(range(6)).map(read).batch(3, collate=collate, drop_last=drop_last)
+    with pytest.raises(LookupError):
+        async with pipe.open() as items:
+            await until(lambda: stages_of(items)[1].ended < inf)
+            await turns()
+            opened.set()
+            assert await anext(items) == [0, 1, 2]
+            await anext(items)
+    pipe.load_state_dict(pipe.state_dict())
+    assert await drain(pipe) == [[3, 4, 5]]
 
 
 @pytest.mark.parametrize("batch", [None, 3])

@@ -296,7 +296,9 @@ class BatchStage(ThreadStage):
                         self._hand_over([Call((), packed.pack)])
                 if self.error is not None:  # of the batch before, or of a part of this one
                     return
-                if len(packed) < size and (self._drop_last or source.error is not None):
+                if len(packed) < size and source.error is not None:  # a resumed epoch gives the items
+                    return
+                if len(packed) < size and self._drop_last:
                     self.out.drop(packed.origins())  # they count as received in the next epoch, if the block has one
                     return
                 self._behind += 1
