@@ -87,9 +87,13 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
 
     context = contextvars.copy_context()
     running_code.add(start_thread(run, name))
-    with anyio.CancelScope(shield=True):
-        await ended
-    return ended.result()
+    try:
+        with anyio.CancelScope(shield=True):
+            await ended
+        return ended.result()
+    finally:
+        if ended.done() and not ended.cancelled():
+            del ended  # no cycle: an exception holds this frame, and `ended` the exception
 
 
 def yield_to_streams() -> None:

@@ -230,7 +230,7 @@ async def test_an_error_pins_nothing_once_the_block_is_left(s: asc.Scheduler, ma
 
 @pytest.mark.drops_at_once
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("kind", ["generator", "async generator", "by index"])
+@pytest.mark.parametrize("kind", ["function", "generator", "async generator", "by index"])
 async def test_what_a_source_held_when_it_failed_goes_with_the_block(s: asc.Scheduler, kind: str, whole: bool) -> None:
     """Also where the loop is left before the error comes."""
     read = Things()
@@ -249,7 +249,11 @@ async def test_what_a_source_held_when_it_failed_goes_with_the_block(s: asc.Sche
         def __getitem__(self, index: int) -> int:
             return fail(index)
 
-    sources: dict[str, Any] = {"generator": lambda epoch: map(fail, range(9)), "async generator": later}
+    sources: dict[str, Any] = {
+        "function": lambda epoch: [fail(item) for item in range(9)],
+        "generator": lambda epoch: map(fail, range(9)),
+        "async generator": later,
+    }
     pipe = s.pipeline(sources.get(kind, Dataset(9)))
     with no_collector():
         with suppress(LookupError):
