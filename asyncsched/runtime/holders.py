@@ -29,6 +29,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextvars import Context
 from functools import cache
 from itertools import islice
+from math import inf
 from threading import get_ident
 from time import thread_time
 from traceback import walk_stack
@@ -52,7 +53,7 @@ _LOOPED: Final = (list, tuple) if sys.version_info >= (3, 15) else ()
 _OWN: Final = (asyncio.Future, types.CoroutineType, *_GENERATORS, types.FunctionType, np.ndarray)
 _AT_A_TIME: Final = 500  # objects to look at before the next look at the clock
 _INSTALLED: Final = tuple([os.path.dirname(file) + os.sep for file in (os.__file__, os.path.dirname(np.__file__))])
-_FOR_MODULES: Final = 0.1  # seconds for what only the user's modules lead to
+_OF_MODULES: Final = 30_000  # objects to look at that only the user's modules lead to: about 0.1 s
 _OF_EACH: Final = 2_000  # references followed from one of those objects: a module's data may be a list of millions
 _WAYS: Final = 10_000  # objects looked at on the ways from an object up to its holders
 
@@ -117,7 +118,8 @@ class Walk:
         self._links, self._begins = list[int](), [0]
         self._follow(deadline)
         self._owners |= {self._number(vars(module)): module for module in self._modules()}
-        self._follow(thread_time() + _FOR_MODULES, _OF_EACH)
+        self._leads = cache(lambda kind: kind is not types.FunctionType and leads_on(kind))  # most are code, not data
+        self._follow(inf, _OF_MODULES, _OF_EACH)
         # The links the other way round: the numbers of the objects that refer to each
         to = np.array(self._links, np.intp)
         froms = np.repeat(np.arange(len(things)), np.diff(self._begins))
@@ -125,10 +127,11 @@ class Walk:
         self._first_above: list[int] = [0, *np.cumsum(np.bincount(to, minlength=len(things))).tolist()]
         self.outside: set[int] = {*filter(self._has_others, range(len(things)))} - self._owners.keys()
 
-    def _follow(self, deadline: float, of_each: int = sys.maxsize) -> None:
-        """Note what each object refers to, and what those do, and so on."""
+    def _follow(self, deadline: float, most: int = sys.maxsize, of_each: int = sys.maxsize) -> None:
+        """Note what each object refers to, and what those do, and so on: for so many objects at most."""
         things, links, begins = self._things, self._links, self._begins
-        while (done := len(begins) - 1) < len(things) and (done % _AT_A_TIME or thread_time() < deadline):
+        last = len(begins) - 1 + most
+        while (done := len(begins) - 1) < min(len(things), last) and (done % _AT_A_TIME or thread_time() < deadline):
             links += [self._number(part) for part in islice(self._parts(done), of_each) if self._leads_on(part)]
             begins.append(len(links))
         begins += [len(links)] * (len(things) - done)  # nothing is known of the others
