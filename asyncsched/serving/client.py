@@ -151,8 +151,10 @@ class Client:
                     await asyncio.wait([work], timeout=_UNWINDING)
                 ended = work.done() and not work.cancelled()
                 answered = ended and (exchange.complete or work.exception() is not None)  # which is an answer, too
-                if not answered or isinstance(reason, asyncio.CancelledError):
+                if not (answered or exchange.taken) or isinstance(reason, asyncio.CancelledError):
                     raise reason
+                if not ended:
+                    return  # it answered in the meantime: only what it does after its answer is cut short
             work.result()
         finally:
             self._arrived.set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -11,7 +13,7 @@ import anyio.to_thread
 import pytest
 
 from asyncsched.errors import DeadlineExceeded
-from asyncsched.serving.http import ASGIScope, Message, Receive, Send
+from asyncsched.serving.http import ASGIScope, Exchange, Message, Receive, Send
 from tests.waiting import turns, until
 
 from .rig import BEGUN, Call, get, opened, reply
@@ -136,6 +138,34 @@ async def test_a_shield_of_anyio_is_respected_and_the_cancellation_comes_once_af
         gate.set()
         await until(lambda: not server.adopted)
     assert seen == ["shielded", "cancelled"]
+
+
+@pytest.mark.parametrize("shielded", [False, True], ids=["cancelled", "shielded"])
+async def test_an_answer_that_is_whole_stands_though_its_work_was_cut_short_meanwhile(
+    shielded: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("asyncsched.serving.client._UNWINDING", 0.5)
+    gate, seen = asyncio.Event(), list[Exchange]()
+
+    @contextmanager
+    def see(exchange: Exchange) -> Iterator[None]:
+        seen.append(exchange)
+        yield
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        with anyio.CancelScope(shield=True):
+            await until(lambda: seen[0].cancelled)
+            await reply(send)
+            if shielded:
+                await gate.wait()
+        await asyncio.Event().wait()
+
+    async with opened(app, deadline=BEGUN, instruments=[see]) as server:
+        assert (await Call(server).feed().answer())[0] == 200
+        assert len(server.adopted) == shielded
+        gate.set()
+        await until(lambda: not len(server.limiter))
+    assert caplog.text == ""
 
 
 async def test_a_task_group_of_anyio_is_ended_with_all_in_it() -> None:
