@@ -173,7 +173,8 @@ class Metrics:
 
     def count(self, exchange: Exchange, started: float, failed: bool) -> None:
         """Count a request that has ended. If it `failed`, the server answers the exception."""
-        status = "500" if failed else "disconnected" if exchange.disconnected else str(exchange.status or 500)
+        status = "disconnected" if exchange.disconnected else str(exchange.status) if exchange.complete else "500"
+        status = "500" if failed else status
         now, method = perf_counter(), exchange.scope["method"]
         route = self._routes.bounded(exchange.route or "other")
         self._requests(method if method in _METHODS else "other", route, status).inc()

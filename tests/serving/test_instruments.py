@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -129,6 +130,26 @@ async def test_metrics_while_closed_and_of_what_went_wrong() -> None:
     assert found["asyncsched_requests_refused_total"] == 1
     assert found['asyncsched_refusals_total{reason="draining"}'] == 1
     assert "asyncsched_tasks_pending" not in found
+
+
+async def test_an_answer_that_is_cut_off_counts_as_500() -> None:
+    pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        if scope["path"] == "/drained":
+            await asyncio.Event().wait()
+
+    async with opened(app, drain_timeout=0.0) as server:
+        await Call(server, "/left").feed().task
+        call = Call(server, "/drained").feed()
+        await until(lambda: len(call.sent) == 2)
+        await server.drain()
+        await call.task
+        found = await scrape(server)
+    assert found['asyncsched_requests_total{method="POST",route="other",status="500"}'] == 2
+    assert 'asyncsched_requests_total{method="POST",route="other",status="200"}' not in found
 
 
 async def test_status() -> None:
