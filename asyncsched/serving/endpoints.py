@@ -173,8 +173,9 @@ class Metrics:
 
     def count(self, exchange: Exchange, started: float, failed: bool) -> None:
         """Count a request that has ended. If it `failed`, the server answers the exception."""
-        status = "disconnected" if exchange.disconnected else str(exchange.status) if exchange.complete else "500"
-        status = "500" if failed else status
+        status = "disconnected" if exchange.disconnected else str(exchange.status)
+        if failed or not (exchange.disconnected or exchange.complete):
+            status = "500"
         now, method = perf_counter(), exchange.scope["method"]
         route = self._routes.bounded(exchange.route or "other")
         self._requests(method if method in _METHODS else "other", route, status).inc()
