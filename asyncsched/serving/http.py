@@ -56,7 +56,7 @@ class Exchange:
         disconnected: whether the client left before that.
         cancelled: whether the application was cancelled before its time.
         left: whether it was answered though the application had not ended: its later messages are refused.
-        limiter: the one that let it in. While the server is about to stop, responses end their connections.
+        limiter: of its server. While that is about to stop, responses end their connections.
         on_taken: called when the server has taken all of the response.
         on_late: called for a message after it was `left`. It may raise an exception that ends the application.
         route: the one that a framework chose, once the response has started, or the work has ended; "" if none tells.

@@ -265,7 +265,7 @@ class Serving(Service):
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send)
+        exchange = Exchange(scope, receive, send, limiter=self.limiter)
         if endpoint := self._endpoints.get(scope["path"].removeprefix(scope.get("root_path", ""))):
             await self._answer(endpoint, exchange)
             return
@@ -328,7 +328,7 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
         exchange.tenant = options.tenant(exchange.scope)
     seconds = options.deadline(exchange.scope) if callable(options.deadline) else options.deadline
     client = Client(exchange, max_body=options.max_body, max_bodies=bodies.limit, body_timeout=options.body_timeout)
-    inside, exchange.limiter = limiter.admit(exchange, name, seconds, client.end), limiter
+    inside = limiter.admit(exchange, name, seconds, client.end)
     work = None
     try:
         scheduler = service.put_into(exchange.scope.setdefault("state", {}))

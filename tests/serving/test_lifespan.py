@@ -226,6 +226,24 @@ async def test_draining_answers_who_is_inside_and_who_comes_meanwhile(caplog: py
     assert "of draining" not in caplog.text  # it ended with the last request, not when its time was over
 
 
+async def test_what_is_refused_while_it_drains_ends_its_connection_too_and_so_do_endpoints() -> None:
+    held = Held()
+    middleware = serving(held, max_requests=1)
+    server = Server(middleware)
+    await server.started()
+    inside = Call(middleware).feed()
+    await until(lambda: held.entered)
+    stopping = asyncio.ensure_future(server.stop())
+    await until(lambda: middleware.limiter.draining)
+    for path, status in (("/", 503), ("/healthz", 200), ("/readyz", 503)):
+        call = get(middleware, path)
+        assert (await call.answer())[0] == status
+        assert call.headers.get("connection") == "close"
+    held.gate.set()
+    await inside.task
+    await stopping
+
+
 async def test_what_is_not_answered_in_time_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     held = Held()
     with caplog.at_level(logging.WARNING):
