@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from operator import attrgetter
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ import numpy as np
 from .recording import PHASES, Recording, TaskRecord, phases
 
 # Why a stream was idle. Of several reasons the first in this order counts.
-WHY: Final = ("handed over", "bytes", "slots", "inputs", "awaited", "loop")
+WHY: Final = ("handed over", "bytes", "slots", "inputs", "awaited", "window", "loop")
 _NOTICED: Final = 50e-6  # seconds: immediate admission takes less
 _REASONS: Final = {"running": "running", "inputs": "inputs", "stream": "handed over"}  # by the phase of a stream's task
 
@@ -128,6 +129,18 @@ def _loop_share(recording: Recording) -> float | None:
 # -- idleness ---------------------------------------------------------------------------------------------------------
 
 
+def _ahead(recording: Recording) -> dict[int, float]:
+    """For iterations of windows when the next one began. Who waits for one then has submitted ahead."""
+    found, last = dict[int, float](), dict[int, int]()  # the latest iteration in each scope
+    for number in sorted(recording.scopes):
+        one = recording.scopes[number]
+        if not one.own_queue:
+            if one.parent in last:
+                found[last[one.parent]] = one.opened
+            last[one.parent] = number
+    return found
+
+
 def _idleness(
     recording: Recording, by_seq: dict[int, TaskRecord], capacity: int, first: float, last: float
 ) -> tuple[float, dict[str, float]]:
@@ -141,7 +154,10 @@ def _idleness(
                 times[None, phase].append((since, until))
             elif phase in _REASONS and stream in streams:
                 times[stream, _REASONS[phase]].append((since, until))
-    times[None, "awaited"] = [(since, until) for since, until, *_ in recording.waits]
+    ahead = _ahead(recording)
+    for since, until, seq, _ in recording.waits:
+        scope = by_seq[seq].scope if seq in by_seq else 0
+        times[None, "window" if since > ahead.get(scope, inf) else "awaited"].append((since, until))
     grid = np.unique(np.array([first, last, *(t for spans in times.values() for span in spans for t in span)]))
     grid = grid[(grid >= first) & (grid <= last)]
     long, span = np.diff(grid), max(last - first, 1e-9) * max(capacity, len(streams))

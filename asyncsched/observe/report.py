@@ -34,6 +34,7 @@ _IDLE: Final = {
     "inputs": "idle: tasks waited for inputs that were being made",
     "handed over": "idle: a task was on its way to its stream",
     "awaited": "idle: nothing else had been submitted, and the program awaited a result",
+    "window": "idle: nothing else had been submitted, and the window was full",
     "loop": "idle: nothing more had been submitted",
 }
 # For each reason the text after "because", and the cure.
@@ -51,6 +52,11 @@ _VERDICTS: Final = {
     "awaited": (
         "the program awaits each result before it submits the next task: submit ahead, and await late;"
         " `w = s.window(2)` before a loop and `async with w:` in it bound how far."
+    ),
+    "window": (
+        "the window is full, and the iterations in it have no more tasks that could run: if an iteration does not need"
+        " the results of the one before, a deeper window fills the streams. If it does, as in training, fewer streams"
+        " do as much; let each task do more, as with larger batches."
     ),
     "loop": (
         "nothing was submitted: the program was busy with something else, or waited for it"
@@ -156,7 +162,7 @@ def verdict(found: Analysis) -> str:
     reason = max(found.idle, key=lambda why: found.idle[why])
     mean = sum(one.seconds["running"] for one in found.operations if INLINE_STREAM not in one.names) / found.tasks
     works = (found.loop or 0.0) >= 0.7 or mean < _TINY
-    if works and reason in ("loop", "handed over", "awaited"):
+    if works and reason in ("loop", "handed over", "awaited", "window"):
         busy = "" if found.loop is None or found.loop < 0.5 else f", whose thread works {found.loop:.0%} of the time"
         return (
             f"The loop is the bottleneck{busy}: issuing operations of {format_seconds(mean)} each, and taking in their"

@@ -72,6 +72,22 @@ CASES = {
         recorded(*[task(i, i * 1.0, i + 0.3, submitted=float(i)) for i in range(10)], waits=[(0.0, 10.0, 9, 1)]),
         "awaits each result", "s.window(2)",
     ),
+    "window": (
+        recorded(
+            *[task(i, i * 1.0, i + 0.3, submitted=float(i), scope=2 + i % 3) for i in range(9)],
+            waits=[(1.0, 9.3, 0, 1)],
+            scopes={n: ScopeRecord(n, 1, f"iteration {n - 1}", (n - 2) / 4, False, 0) for n in (2, 3, 4)},
+        ),
+        "the window is full", "a deeper window",
+    ),
+    "awaited in the window": (
+        recorded(
+            *[task(i, i * 1.0, i + 0.3, submitted=float(i), scope=2 + i % 3) for i in range(9)],
+            waits=[(0.2, 9.3, 0, 1)],
+            scopes={n: ScopeRecord(n, 1, f"iteration {n - 1}", (n - 2) / 4, False, 0) for n in (2, 3, 4)},
+        ),
+        "awaits each result", "s.window(2)",
+    ),
     "elsewhere": (
         recorded(*[task(i, i * 1.0, i + 0.3, submitted=float(i)) for i in range(10)]),
         "nothing was submitted", "LoopGuard",
