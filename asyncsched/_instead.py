@@ -286,6 +286,8 @@ UTILS = {"parameters_to_vector": "`asc.concat([p.flatten() for p in module.param
 
 OPTIM = _TABLES["optim"]
 
+AUTOGRAD = {name: PACKAGE[name] for name in ("enable_grad", "inference_mode", "set_grad_enabled")} | _TABLES["autograd"]
+
 TENSOR = _FUNCTIONS | _TABLES["tensor"]
 
 TASK = {name: TENSOR[name] for name in ("add_done_callback", "cancelled")}  # the others are for arrays, or say so

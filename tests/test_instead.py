@@ -35,6 +35,7 @@ TABLES: list[tuple[dict[str, str], Callable[[asc.Scheduler], Any]]] = [
     (_instead.NN, lambda s: nn),
     (_instead.UTILS, lambda s: nn.utils),
     (_instead.OPTIM, lambda s: optim),
+    (_instead.AUTOGRAD, lambda s: asc.autograd),
     (_instead.TENSOR, lambda s: asc.ones(3)),
     (_instead.MODULE, lambda s: nn.ReLU()),
     (_instead.OPTIMIZER, lambda s: optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)),

@@ -34,9 +34,10 @@ goes to the operand; the last function serves all further operands. A function r
                 number), `call.place` (the position of this function's operand) and `call.device`
 
 A rule is written with tensor operations, so higher orders follow by themselves. It need not handle broadcasting or
-dtypes: its result is summed and cast to the operand's shape and dtype (`fit`). To add an operation of your own:
+dtypes: its result is summed and cast to the operand's shape and dtype (`fit`). To add an operation of your own, with
+`apply` of `asyncsched.tensors.tensor`, and its kernel and the other names as `help(asyncsched.ops.table)` shows:
 
-    TABLE["cube"] = elementwise(cube, by_sample_rule, "The third power.", Cost.VECTOR)  # see `ops.table`
+    TABLE["cube"] = elementwise(cube, by_sample_rule, "The third power.", Cost.VECTOR)
     RULES["cube"] = (lambda g, x: g * (3 * x * x),)
     def cube(x): return apply(TABLE["cube"], (x,))
 
@@ -48,8 +49,11 @@ An operation without a rule raises NotImplementedError when a tracked tensor is 
 floating-point one. Integers and booleans have no gradient.
 """
 
+from .. import _instead
 from .backward import backward, grad, gradcheck
 from .rules import COMPOSED, RULES
 from .tape import fit, no_grad, set_grad, track
 
 __all__ = ["COMPOSED", "RULES", "backward", "fit", "grad", "gradcheck", "no_grad", "set_grad", "track"]
+
+_instead.explain_missing(globals(), "asyncsched.autograd", _instead.AUTOGRAD)
