@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> str:
     modules = {"explain": blocked, "trace": report, "replan": replan, "docs": _reference, "gpu-check": gpu_check}
     for name, module in modules.items():
         command = commands.add_parser(
-            name, help=module.HELP, description=f"Prints {module.HELP}.\n\n{module.PRINTS}", formatter_class=form
+            name, help=module.HELP, description=f"Gives {module.HELP}.\n\n{module.PRINTS}", formatter_class=form
         )
         module.add_arguments(command)
         command.set_defaults(report=module.report, command=command)
