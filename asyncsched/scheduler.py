@@ -241,7 +241,8 @@ class Scheduler(Submitter, OnlyAsync):
         """
         from .flow.pipeline.pipeline import make_pipeline  # imports multiprocessing, which few programs need
 
-        return make_pipeline(self, self._runtime, source, buffer, order)
+        # not of `self`: a notebook keeps its pipelines, and a scheduler closes when nothing refers to it
+        return make_pipeline(Submitter(self._runtime), self._runtime, source, buffer, order)
 
     def as_executor(self) -> Executor:
         """This scheduler as an executor of `concurrent.futures`. Its calls are tasks within the scheduler's bounds.

@@ -118,6 +118,23 @@ async def test_a_cell_that_opens_a_scheduler_may_run_again(gate):
         asc.arange(3)
 
 
+@pytest.mark.filterwarnings("ignore:.*never closed:ResourceWarning")
+@pytest.mark.usefixtures("may_block")  # the first pipeline imports multiprocessing
+async def test_pipelines_and_scopes_of_other_cells_do_not_keep_a_scheduler_open():
+    s = await asc.open("cpu")
+    async with s.scope() as scope:
+        pipe = s.pipeline(range(4)).batch(2).to_device()
+        async with pipe.open() as batches:
+            assert [(await batch).tolist() async for batch in batches] == [[0, 1], [2, 3]]
+    s = await asc.open("cpu")
+    gc.collect()
+    assert (await (asc.arange(3) + 1)).tolist() == [1, 2, 3]  # the only one that is open
+    for work in (pipe.open().__aenter__, lambda: scope.put(3)):
+        with pytest.raises(asc.SchedulerClosed):
+            await work()
+    await s.aclose()
+
+
 def test_a_scheduler_that_is_opened_closes_with_the_interpreter():
     code = """
 import asyncio, atexit, asyncsched as asc

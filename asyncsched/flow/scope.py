@@ -229,7 +229,7 @@ class Submitter(Tasks):
                 raise TypeError(told)
         claimed = None if reserve is None else parse_bytes(reserve, "reserve")
         share = Share(tenant, weight, priority, deadline is not None)
-        return Scope(self._runtime, self, name or "unnamed", claimed, wait, deadline, share)
+        return Scope(self._runtime, self._core, name or "unnamed", claimed, wait, deadline, share)
 
 
 async def _run(scope: Scope, fn: Callable[..., Any], examples: Sequence[Any], times: int) -> None:
@@ -326,7 +326,7 @@ class Scope(Submitter, OnlyAsync):
     """
 
     _runtime: Runtime
-    _around: Submitter
+    _around: Callable[[], CoreScope]  # and not a scheduler, which closes when nothing refers to it
     _name: str
     _reserve: int | None
     _wait: float | None
@@ -409,7 +409,7 @@ class Scope(Submitter, OnlyAsync):
             if self._cancels:
                 self._timeout = Timeout(seconds, self._stop)
         try:
-            core = self._inner = engine.scopes.open(self._name, self._around._core(), self._share)
+            core = self._inner = engine.scopes.open(self._name, self._around(), self._share)
             if self._takes_turn:
                 await asyncio.sleep(0)
             if self._reserve is not None:

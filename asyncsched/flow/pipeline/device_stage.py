@@ -112,7 +112,7 @@ class DeviceStage(Stage, Answerer):
     async def _put(self, item: Any) -> Any:
         sources = [importable(self._runtime, leaf, self._device) for leaf in leaves(item) if _is_array(leaf)]
         nbytes = sum([target.memory.footprint(array.nbytes) for array, _, target in sources])
-        scope = Scope(self._runtime, self._submitter, f"stage {self.name}", nbytes or None, None, None, Share())
+        scope = Scope(self._runtime, self._submitter._core, f"stage {self.name}", nbytes or None, None, None, Share())
         scope._takes_turn = False  # `run` waits where there is nothing to put, and here where arrays are large
         async with scope:
             core = scope._entered()
