@@ -135,6 +135,19 @@ async def test_pipelines_and_scopes_of_other_cells_do_not_keep_a_scheduler_open(
     await s.aclose()
 
 
+@pytest.mark.usefixtures("may_block")
+@pytest.mark.filterwarnings("ignore:.*never closed:ResourceWarning")
+async def test_instruments_do_not_keep_a_scheduler_open(tmp_path):
+    summary, trace = asc.observe.Summary(), asc.Trace(tmp_path / "run.json")
+    s = await asc.open("cpu", instruments=[summary, trace])
+    assert await s.call(len, "abc") == 3
+    s = await asc.open("cpu")
+    gc.collect()
+    assert (await (asc.arange(3) + 1)).tolist() == [1, 2, 3]  # the only one that is open
+    assert "closed" in summary.read().name
+    await s.aclose()
+
+
 def test_a_scheduler_that_is_opened_closes_with_the_interpreter():
     code = """
 import asyncio, atexit, asyncsched as asc

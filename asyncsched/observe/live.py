@@ -68,7 +68,7 @@ class Live(Summary):
 
     def __exit__(self, *error: object) -> None:
         if self._loop is not None:  # else the scheduler has closed
-            self._scheduler.remove_instrument(self)
+            self._leave()
 
     def opened(self) -> None:
         if self._console is None:

@@ -11,6 +11,7 @@ from .._core.ledger import Limits
 from .._core.model import Lane, Scope, Task
 from ..runtime.context import innermost
 from ..runtime.runtime import Runtime
+from ..runtime.statistics import Load, Statistics, load_of, statistics_of
 
 
 class Probe:
@@ -99,13 +100,21 @@ class Probe:
 
 
 class OfOne(Instrument):
-    """An instrument of one scheduler, once, which it probes."""
+    """An instrument of one scheduler, once, which it probes. It does not hold the scheduler, which closes when nothing
+    refers to it."""
 
     _again: str = "this {} has a scheduler already: make another"
-    _scheduler: Any = None
     _probe: Any = None  # a `Probe`, once it has a scheduler
 
     def attached(self, scheduler: Any) -> None:
         if self._probe is not None:
             raise RuntimeError(self._again.format(type(self).__name__))
-        self._scheduler, self._probe = scheduler, Probe(scheduler)
+        self._probe = Probe(scheduler)
+
+    def _leave(self) -> None:
+        self._probe._runtime.instruments.remove(self)
+
+    def _told(self) -> tuple[str, Statistics, Load]:
+        """The scheduler's `repr`, `statistics()` and `load()`."""
+        runtime = self._probe._runtime
+        return repr(runtime), statistics_of(runtime), load_of(runtime)

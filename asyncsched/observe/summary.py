@@ -183,15 +183,16 @@ class Summary(OfOne):
         Raises:
             RuntimeError: if it has no scheduler yet.
         """
-        scheduler, probe = self._scheduler, self._probe
+        probe = self._probe
         if probe is None:
             raise RuntimeError("this instrument has no scheduler yet: give it to Scheduler(instruments=[...])")
         scopes, scope_count, iterations = _scopes(probe.root)
+        name, statistics, load = self._told()
         return Snapshot(
-            name=repr(scheduler),
+            name=name,
             seconds=perf_counter() - self._began,
-            statistics=scheduler.statistics(),
-            load=scheduler.load(),
+            statistics=statistics,
+            load=load,
             operations=self.operations(),
             streams=self.streams(),
             waiting=_waiting(probe),

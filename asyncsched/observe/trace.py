@@ -187,7 +187,7 @@ class Trace(OfOne):
     def __init__(self, path: str | PathLike[str], *, details: int = 5_000, scheduler: Any = None) -> None:
         check_int("details", details, 0)
         self._file = TraceFile(path, details)
-        self._scheduler = scheduler
+        self._given = scheduler
         self._tasks: dict[Task, tuple[TaskRecord, CallSite | None]] = {}  # unfinished; times are the clock's
         self._notes = self._file.notes
         self._scopes: dict[Scope, ScopeRecord] = {}  # open ones
@@ -220,14 +220,14 @@ class Trace(OfOne):
         self._file.join()
 
     def __enter__(self) -> Trace:
-        find(self._scheduler).add_instrument(self)
+        find(self._given).add_instrument(self)
         if self._file.ended:
             raise RuntimeError("the trace could not begin: the log says why")
         return self
 
     def __exit__(self, *error: object) -> None:
         if not self._file.ended:  # the scheduler has not closed
-            self._scheduler.remove_instrument(self)
+            self._leave()
 
     async def __aenter__(self) -> Trace:
         return self.__enter__()
