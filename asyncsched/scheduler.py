@@ -60,9 +60,10 @@ def current_scheduler() -> Scheduler:
 async def open(device: str | Device | Sequence[str | Device] = "auto", **limits: Any) -> Scheduler:
     """Open a scheduler, for notebooks: `s = await asc.open()` in one cell, tensors in the next ones.
 
-    Keep it as long as you use its tensors. `await s.aclose()` closes it. It also closes when nothing refers to it any
-    more (as when the cell that opens it runs again), and when the interpreter ends: these two do not wait for running
-    tasks. In programs use `async with asc.Scheduler()`.
+    Keep it as long as you use its tensors: neither they nor its pipelines, scopes and instruments keep it. `await
+    s.aclose()` closes it. It also closes when nothing refers to it any more (as when the cell that opens it runs
+    again), and when the interpreter ends: these two do not wait for running tasks. In programs use `async with
+    asc.Scheduler()`.
 
     >>> async def main():
     ...     s = await asc.open("cpu")
