@@ -34,8 +34,8 @@ goes to the operand; the last function serves all further operands. A function r
                 number), `call.place` (the position of this function's operand) and `call.device`
 
 A rule is written with tensor operations, so higher orders follow by themselves. It need not handle broadcasting or
-dtypes: its result is summed and cast to the operand's shape and dtype (`fit`). To add an operation of your own, with
-`apply` of `asyncsched.tensors.tensor`, and its kernel and the other names as `help(asyncsched.ops.table)` shows:
+dtypes: its result is summed and cast to the operand's shape and dtype (`fit`). To add an operation of your own (`apply`
+is in `asyncsched.tensors.tensor`; `help(asyncsched.ops.table)` shows a kernel and has the other names):
 
     TABLE["cube"] = elementwise(cube, by_sample_rule, "The third power.", Cost.VECTOR)
     RULES["cube"] = (lambda g, x: g * (3 * x * x),)

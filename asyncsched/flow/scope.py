@@ -200,8 +200,8 @@ class Submitter(Tasks):
                 the oldest goes first. Default: the tenant of the scope around it; a scope without any counts as a
                 tenant of its own.
             weight: the tenant gets that many shares. The last one given holds for all its scopes (of one priority).
-                Shares tell where tasks of each tenant wait to be admitted: a loop of `await s.submit()` has one that
-                waits, and with a large `max_ops` none may.
+                They matter only while tasks of several tenants wait to be admitted. A loop of `await s.submit()` has
+                at most one that waits.
             priority: the class, an int; use few different ones. A higher class goes first, but a lower one that waits
                 gets every 17th admission or so. Default: that of the scope around it, 0 at first.
 

@@ -138,8 +138,8 @@ class Pipeline(Generic[T]):
                 array of NumPy that is found to have been written to while it waited raises RuntimeError.
             workers: how many items are worked on at once.
             ordered: whether results keep the order of the items. If not, they come in the order in which they are done.
-            processes: run a plain function in processes. Each imports the main module: let that begin its work below
-                `if __name__ == "__main__":`, or each process does the work again, until it would start processes.
+            processes: run a plain function in processes. Each imports the main module, so start the program below
+                `if __name__ == "__main__":` there. Otherwise each process runs it again.
             buffer: how many finished items may wait for the next stage, besides those that are worked on. The
                 scheduler's limit on bytes does not hold for them. If they are large, give a size, as "64 MiB": then
                 as many may wait or be worked on as fit in it by the largest so far, on either side of `fn`. It is one
