@@ -19,6 +19,7 @@ from ..._instead import naming_arguments
 from ...autograd import no_grad
 from ...autograd.rules.common import narrow, wide
 from ...autograd.transaction import transaction
+from ...errors import CaptureError
 from ...tensors.arguments import kind_of, scalar
 from ...tensors.functions import concat, expand_dims, full, mean, moveaxis, pad, sqrt, square, squeeze, stack
 from ...tensors.functions._common import known_shape, lengths, op
@@ -538,6 +539,11 @@ def _move_statistics(
     """
     handles = [*running] if count is None else [*running, count]
     runtime = runtime_of(handles[0]._value)
+    if runtime.sink is not None:
+        raise CaptureError(
+            "in training batch_norm moves its running statistics, which cannot be captured: call `module.eval()` first,"
+            " to capture it with those that it has, or leave it out of the step"
+        )
     versions: dict[Value, Value | None] = {}
     with no_grad(), transaction(runtime, "batch_norm's running statistics", versions=versions):
         batches = None if count is None else count.detach() + 1
