@@ -234,3 +234,10 @@ async def test_a_parameter_that_is_frozen_stays_and_moves_again_later(s):
         assert np.array_equal(await model[0].weight.numpy(), kept) == (not wanted)
     assert not np.array_equal(await model[0].weight.numpy(), before)
     assert all(p.grad is None for p in optimizer.parameters)
+
+
+async def test_a_schedule_of_no_optimizer_is_refused(s):
+    layer = asc.nn.Linear(2, 2, rng=0)
+    for wrong in (layer, layer.parameters()):
+        with pytest.raises(TypeError, match=r"takes an optimizer, as `optim.SGD\(model.parameters\(\)\)` makes one"):
+            asc.optim.schedules.StepLR(wrong, 3)

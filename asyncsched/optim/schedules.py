@@ -40,6 +40,9 @@ class Schedule:
     _kept: tuple[str, ...] = ("last_epoch", "base_lrs")
 
     def __init__(self, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, Optimizer):
+            told = "a schedule takes an optimizer, as `optim.SGD(model.parameters())` makes one"
+            raise TypeError(f"{told}, not {type(optimizer).__name__}")
         self.optimizer = optimizer
         self.last_epoch: int = 0
         for group in optimizer.param_groups:
@@ -73,7 +76,7 @@ class Schedule:
         """Set the state that `state_dict` gave, and the learning rates.
 
         Raises:
-            TypeError, ValueError: if it is no state, or that of another schedule.
+            TypeError, ValueError: if it is no state, or has other values than this schedule keeps, or of other groups.
         """
         check_state(state_dict)
         self._restore(state_dict)
