@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from functools import partial
 
 import numpy as np
 import pytest
@@ -80,6 +81,9 @@ async def test_wrong_arguments_raise_at_the_line(s):
         rng.normal(scale=-1)
     with pytest.raises(ValueError, match="low >= high"):
         rng.integers(5, 5)
+    for draw in (rng.normal, rng.random, partial(rng.integers, 5), partial(rng.choice, 5)):
+        with pytest.raises(ValueError, match=r"size=\(2, -1\): negative dimensions"):
+            draw(size=(2, -1))
     with pytest.raises(TypeError, match="float64 or float32"):
         rng.random(3, dtype="i4")
     with pytest.raises(TypeError, match="loc must be a number"):
