@@ -82,8 +82,11 @@ async def test_wrong_arguments_raise_at_the_line(s):
     with pytest.raises(ValueError, match="low >= high"):
         rng.integers(5, 5)
     for draw in (rng.normal, rng.random, partial(rng.integers, 5), partial(rng.choice, 5)):
-        with pytest.raises(ValueError, match=r"size=\(2, -1\): negative dimensions"):
+        with pytest.raises(ValueError, match="negative dimensions are not allowed"):
             draw(size=(2, -1))
+    for layer in (asc.nn.Linear, asc.nn.Embedding):
+        with pytest.raises(ValueError, match="negative dimensions are not allowed"):
+            layer(-1, 2)
     with pytest.raises(TypeError, match="float64 or float32"):
         rng.random(3, dtype="i4")
     with pytest.raises(TypeError, match="loc must be a number"):

@@ -56,17 +56,22 @@ def eye(xp: Any, *, n_rows: int, n_cols: int, k: int = 0, dtype: Any = None) -> 
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
+def _made(name: str, options: Options, dtype: np.dtype[Any], contiguous: bool = True) -> Meta:
+    """What has the shape that was asked for."""
+    if any(length < 0 for length in options["shape"]):
+        raise ValueError(f"{name}: negative dimensions are not allowed")
+    return meta(options["shape"], dtype, contiguous)
+
+
 def filled_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """An array of a given shape, perhaps filled with an operand."""
-    shape = options["shape"]
-    if any(length < 0 for length in shape):
-        raise ValueError(f"{op.name}: negative dimensions are not allowed")
     default = as_meta(operands[0]).dtype if operands else np.float64
     dtype = np.dtype(default if options.get("dtype") is None else options["dtype"])
+    made = _made(op.name, options, dtype)
     for operand in operands:
-        if broadcast((operand, meta(shape, dtype))) != shape:
-            raise ValueError(f"could not broadcast input array from shape {lengths(operand)} into shape {shape}")
-    return Inferred(meta(shape, dtype), int_bounds=int_bounds(operands, repeat(dtype)))
+        if broadcast((operand, made)) != made.shape:
+            raise ValueError(f"could not broadcast input array from shape {lengths(operand)} into shape {made.shape}")
+    return Inferred(made, int_bounds=int_bounds(operands, repeat(dtype)))
 
 
 def filled_like_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -233,12 +238,12 @@ _STATE = meta((6,), np.dtype(np.uint64))
 
 def draw_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
     """The state of the generator after the draw, and the drawn numbers."""
-    return [_STATE, meta(options["shape"], options["dtype"])], _scratch(operands, options)
+    return [_STATE, _made(options["method"], options, options["dtype"])], _scratch(operands, options)
 
 
 def draw_seeded_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The drawn numbers only."""
-    result = meta(options["shape"], options["dtype"], False)
+    result = _made(options["method"], options, options["dtype"], False)
     return Inferred(result, _scratch(operands, options) + result.nbytes)
 
 
@@ -262,7 +267,7 @@ def random_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     dtype = np.dtype(options["dtype"])
     if dtype.kind != "f":
         raise TypeError(f"{op.name}: dtype {dtype} is no floating-point dtype: draw in one, and use `astype`")
-    result = meta(options["shape"], dtype)
+    result = _made(op.name, options, dtype)
     return Inferred(result, result.nbytes * max(4, dtype.itemsize) // dtype.itemsize)
 
 

@@ -148,7 +148,7 @@ class Generator:
         """Parts of a tensor along an axis, or numbers from 0 to before `a`, chosen with probabilities `p`."""
         shape = known_shape(a, "choice") if isinstance(a, Tensor) else (index(a),)
         axis = range(len(shape))[axis]
-        chosen = _shape(size)
+        chosen = () if size is None else lengths(size)
         if not replace and int(np.prod(chosen, dtype=np.int64)) > shape[axis]:
             raise ValueError(f"choice: {chosen} cannot be taken from {shape[axis]} without replacement")
         if p is not None and (not isinstance(p, Tensor) or p.shape != (shape[axis],)):
@@ -237,10 +237,7 @@ class Generator:
 
 
 def _shape(size: Size) -> tuple[int, ...]:
-    found = () if size is None else lengths(size)
-    if any(length < 0 for length in found):
-        raise ValueError(f"size={size}: negative dimensions are not allowed")
-    return found
+    return () if size is None else lengths(size)
 
 
 @cache
