@@ -130,7 +130,7 @@ def _loop_share(recording: Recording) -> float | None:
 
 
 def _ahead(recording: Recording) -> dict[int, float]:
-    """For iterations of windows when the next one began. Who waits for one then has submitted ahead."""
+    """For iterations of windows, when the next one began. Who waits for one after that has submitted ahead."""
     found, last = dict[int, float](), dict[int, int]()  # the latest iteration in each scope
     for number in sorted(recording.scopes):
         one = recording.scopes[number]

@@ -34,7 +34,7 @@ _IDLE: Final = {
     "inputs": "idle: tasks waited for inputs that were being made",
     "handed over": "idle: a task was on its way to its stream",
     "awaited": "idle: nothing else had been submitted, and the program awaited a result",
-    "window": "idle: nothing else had been submitted, and the window was full",
+    "window": "idle: nothing else had been submitted, and the program waited for an earlier iteration",
     "loop": "idle: nothing more had been submitted",
 }
 # For each reason the text after "because", and the cure.
@@ -54,9 +54,9 @@ _VERDICTS: Final = {
         " `w = s.window(2)` before a loop and `async with w:` in it bound how far."
     ),
     "window": (
-        "the window is full, and the iterations in it have no more tasks that could run: if an iteration does not need"
-        " the results of the one before, a deeper window fills the streams. If it does, as in training, fewer streams"
-        " do as much; let each task do more, as with larger batches."
+        "the program waits for an earlier iteration of its window, and those since have no more tasks that could run:"
+        " if an iteration does not need the results of the one before, a deeper window and later awaits fill the"
+        " streams. If it does, as in training, fewer streams do as much; let each task do more, as with larger batches."
     ),
     "loop": (
         "nothing was submitted: the program was busy with something else, or waited for it"

@@ -78,7 +78,7 @@ CASES = {
             waits=[(1.0, 9.3, 0, 1)],
             scopes={n: ScopeRecord(n, 1, f"iteration {n - 1}", (n - 2) / 4, False, 0) for n in (2, 3, 4)},
         ),
-        "the window is full", "a deeper window",
+        "waits for an earlier iteration", "a deeper window",
     ),
     "awaited in the window": (
         recorded(
