@@ -118,7 +118,7 @@ class Walk:
         self._links, self._begins = list[int](), [0]
         self._follow(deadline)
         self._owners |= {self._number(vars(module)): module for module in self._modules()}
-        self._leads = cache(lambda kind: kind is not types.FunctionType and leads_on(kind))  # most are code, not data
+        self._leads = cache(lambda kind: kind is not types.FunctionType and leads_on(kind))
         self._follow(inf, _OF_MODULES, _OF_EACH)
         # The links the other way round: the numbers of the objects that refer to each
         to = np.array(self._links, np.intp)
@@ -176,7 +176,9 @@ class Walk:
 
     def _leads_on(self, part: Any) -> bool:
         kind = type(part)  # not `isinstance`, which asks the object, and that may be any object
-        if not self._leads(kind) or not (gc.is_tracked(part) or issubclass(kind, np.ndarray)):
+        # Most functions of a module hold nothing
+        leads = self._leads(kind) or (kind is types.FunctionType and part.__closure__)
+        if not leads or not (gc.is_tracked(part) or issubclass(kind, np.ndarray)):
             return False
         if kind is dict and not part:  # such as the emptied snapshot of a frame, which must have no other holder
             return False

@@ -259,7 +259,13 @@ async def test_those_that_hold_most_are_named_first(looks: list[deadlock.Finding
     del kept
 
 
+def keeping(kept: list[Any]) -> Callable[..., list[Any]]:
+    """A function that keeps something in its closure, as one with a memory of its own does."""
+    return lambda *more: kept.extend(more) or kept
+
+
 ELSEWHERE: list[Any] = []  # a module's variable
+keeps = keeping([])
 
 
 # -- what others hold, and who they are ------------------------------------------------------------------------------
@@ -277,6 +283,15 @@ async def test_a_few_bytes_elsewhere_hide_no_deadlock(looks: list[deadlock.Findi
         kept.clear()
     assert re.search(r"  96 bytes created at .*: held by module tests.runtime.test_deadlock", str(caught.value))
     assert [finding.deadlock for finding in looks] == [True]
+
+
+async def test_what_a_modules_function_remembers_is_named() -> None:
+    async with asc.Scheduler("cpu", max_bytes=LIMIT, stall_timeout=0.1) as s:
+        with pytest.raises(asc.SchedulerStalled) as caught:
+            while True:
+                keeps(await s.put(BLOCK))
+        keeps().clear()
+    assert "held by module tests.runtime.test_deadlock (variable 'keeps')" in str(caught.value)
 
 
 async def test_a_coroutine_that_waits_in_a_reserve_holds_it(looks: list[deadlock.Finding]) -> None:
