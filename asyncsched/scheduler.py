@@ -242,8 +242,7 @@ class Scheduler(Submitter, OnlyAsync):
         """
         from .flow.pipeline.pipeline import make_pipeline  # imports multiprocessing, which few programs need
 
-        # not of `self`: a notebook keeps its pipelines, and a scheduler closes when nothing refers to it
-        return make_pipeline(Submitter(self._runtime), self._runtime, source, buffer, order)
+        return make_pipeline(self._runtime, source, buffer, order)
 
     def as_executor(self) -> Executor:
         """This scheduler as an executor of `concurrent.futures`. Its calls are tasks within the scheduler's bounds.

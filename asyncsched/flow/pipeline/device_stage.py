@@ -35,11 +35,12 @@ import numpy as np
 from ..._core.model import DONE
 from ..._core.tenants import Share
 from ..._tree import leaves, map_leaves
+from ...runtime.context import current_scope
 from ...runtime.runtime import Answerer, Runtime
 from ...runtime.waiting import awaited
 from ...tensors.handles import Handle
 from ...tensors.putting import importable, make_put
-from ..scope import Scope, Submitter
+from ..scope import Scope
 from .marks import Marked
 from .position import Origin
 from .stages import Numbered, Stage
@@ -51,11 +52,11 @@ CAUTION = 16  # after some had to go back, so many batches are put only when ask
 class DeviceStage(Stage, Answerer):
     """Puts the arrays of each item, in tuples, lists and dicts, too."""
 
-    def __init__(self, submitter: Submitter, runtime: Runtime, device: object, *args: Any) -> None:
+    def __init__(self, runtime: Runtime, device: object, *args: Any) -> None:
         super().__init__(*args)
         self.out.shares = self.out.capacity  # wake this stage for each batch that is taken
-        self._submitter = submitter
         self._runtime = runtime
+        self._around = partial(current_scope, runtime)
         self._device = device
         self._task: asyncio.Task[Any] | None = None
         self._ahead: deque[Numbered] = deque()  # the host's arrays of `out.items`, and of the item being put
@@ -112,7 +113,7 @@ class DeviceStage(Stage, Answerer):
     async def _put(self, item: Any) -> Any:
         sources = [importable(self._runtime, leaf, self._device) for leaf in leaves(item) if _is_array(leaf)]
         nbytes = sum([target.memory.footprint(array.nbytes) for array, _, target in sources])
-        scope = Scope(self._runtime, self._submitter._core, f"stage {self.name}", nbytes or None, None, None, Share())
+        scope = Scope(self._runtime, self._around, f"stage {self.name}", nbytes or None, None, None, Share())
         scope._takes_turn = False  # `run` waits where there is nothing to put, and here where arrays are large
         async with scope:
             core = scope._entered()

@@ -19,7 +19,6 @@ from ..._arguments import (
 from ..._instead import PIPELINE, naming_arguments, no_attribute
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
-from ..scope import Submitter
 from .device_stage import DeviceStage
 from .epoch import NOT_OPENED, Items, PipelineStatistics
 from .functions import BatchStage, Called, ThreadStage
@@ -73,8 +72,7 @@ class Pipeline(Generic[T]):
     [15. 20. 25.]
     """
 
-    def __init__(self, submitter: Submitter, runtime: Runtime, plan: Plan) -> None:
-        self._submitter = submitter
+    def __init__(self, runtime: Runtime, plan: Plan) -> None:
         self._runtime = runtime
         self._plan = plan
         self._last: Items[T] | None = None  # the epoch that is open, or was the last
@@ -367,7 +365,7 @@ class Pipeline(Generic[T]):
         if self._plan.stages or self._plan.shards or self._plan.takes or self._plan.epochs != 1:
             raise ValueError("`.zip` comes first, right behind the source: `s.pipeline(source).zip(other)`")
         order = self._plan.order
-        sources = [make_pipeline(self._submitter, self._runtime, other, None, order)._plan.source for other in others]
+        sources = [make_pipeline(self._runtime, other, None, order)._plan.source for other in others]
         return self._with(source=zipped([self._plan.source, *sources], strict))
 
     @naming_arguments
@@ -456,7 +454,7 @@ class Pipeline(Generic[T]):
         batch if there is none.
         """
         check_int("depth", depth)
-        return self._stage(StagePlan("to_device", depth, partial(DeviceStage, self._submitter, self._runtime, device)))
+        return self._stage(StagePlan("to_device", depth, partial(DeviceStage, self._runtime, device)))
 
     def open(self) -> Items[T]:
         """Run one epoch: `async with pipe.open() as items`, then `async for item in items`.
@@ -506,7 +504,7 @@ class Pipeline(Generic[T]):
         return self._with(stages=(*self._plan.stages, stage))
 
     def _with(self, **changed: Any) -> Pipeline[Any]:
-        return Pipeline(self._submitter, self._runtime, self._plan._replace(**changed))
+        return Pipeline(self._runtime, self._plan._replace(**changed))
 
     def _begin(self, items: Items[T]) -> None:
         """Begin an epoch, or raise if none may begin now."""
@@ -565,9 +563,7 @@ def _bounds(buffer: int | str, least: int) -> tuple[int, int | None]:
     return buffer, None
 
 
-def make_pipeline(
-    submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int | str | None, order: Order | None
-) -> Pipeline[T]:
+def make_pipeline(runtime: Runtime, source: Source[T], buffer: int | str | None, order: Order | None) -> Pipeline[T]:
     """A pipeline without stages. Raises TypeError if the source cannot be read, or not in that order."""
     bounds = None if buffer is None else _bounds(buffer, 1)
     single = getattr(source, "shape", None) == ()  # a NumPy number has `__getitem__`, too
@@ -587,7 +583,7 @@ def make_pipeline(
         check_order(order)
         if callable(order):
             _check_takes_epoch("the order", order)
-    return Pipeline(submitter, runtime, Plan(source, bounds, order))
+    return Pipeline(runtime, Plan(source, bounds, order))
 
 
 def _check_takes_epoch(what: str, function: Any) -> None:
