@@ -34,6 +34,7 @@ def transaction(
     *,
     expedited: bool = False,
     captured: bool = False,
+    cure: str = "",
     versions: Mapping[Value, Value | None] | None = None,
 ) -> Iterator[None]:
     """Let all tasks issued inside the block join the backlog at its end; none if an exception leaves it.
@@ -45,6 +46,7 @@ def transaction(
         what: the name of the transaction, for messages.
         expedited: queue the tasks before the rest of their scope.
         captured: the transaction may be part of a captured step: it moves no handle, so recorded tasks need no values.
+        cure: what to do if a captured step refuses the transaction; by default to call it outside.
         versions: make it a commit, with these versions (see `Commit`); filled inside the block.
 
     Raises:
@@ -53,7 +55,7 @@ def transaction(
     runtime.check()
     if runtime.sink is not None:
         if not captured:
-            runtime.sink.refuse(what)
+            runtime.sink.refuse(what, cure)
         yield
         return
     engine, gathered, inline = runtime.engine, _Gathered(runtime), runtime.inline
@@ -108,7 +110,7 @@ class _Gathered:
         self._runtime.inline = InlineMode.NEVER  # a later operation may depend on this task
         self.tasks.append(task)
 
-    def refuse(self, what: str) -> None:
+    def refuse(self, what: str, cure: str = "") -> None:
         raise RuntimeError(f"{what} inside another transaction: issue one after the other")
 
 

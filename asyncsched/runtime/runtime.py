@@ -70,8 +70,8 @@ class Sink(Protocol):
     def submit(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
         """Take a task, as `Engine.submit` does. Raises for a task that is not allowed here."""
 
-    def refuse(self, what: str) -> None:
-        """Raise for an action that is not allowed here."""
+    def refuse(self, what: str, cure: str = "") -> None:
+        """Raise for an action that is not allowed here. `cure`: what to do instead, if a capture refuses it."""
 
 
 class StepWatcher(Protocol):

@@ -280,9 +280,10 @@ class Recorder:
         self._steps[value] = task
         value.task = self._failed
 
-    def refuse(self, what: str) -> None:
+    def refuse(self, what: str, cure: str = "") -> None:
         """Raise for anything but an operation of the table."""
-        raise CaptureError(f"{what} cannot be captured: only operators and asyncsched's functions can; call it outside")
+        cure = cure or "only operators and asyncsched's functions can; call it outside"
+        raise CaptureError(f"{what} cannot be captured: {cure}")
 
     def program(self, results: Sequence[Value]) -> Program:
         """The recorded program. Its inputs are the function's arguments, then the constants."""

@@ -50,6 +50,8 @@ def test_phases_follow_each_other_without_gaps() -> None:
     assert [t for _, *t in found] == [[0, 0.5], [0.5, 1.5], [1.5, 3.0], [3.0, 4.0], [4.0, 5.0], [5.0, 6.0]]
 
 
+ITERATIONS = {n: ScopeRecord(n, 1, f"iteration {n - 1}", (n - 2) / 4, False, 0) for n in (2, 3, 4)}
+IN_A_WINDOW = [task(i, i * 1.0, i + 0.3, submitted=float(i), scope=2 + i % 3) for i in range(9)]
 CASES = {
     "busy": (recorded(task(0, 0.0, 5.0), task(1, 5.0, 10.0)), "are busy 100%", "less or in lower precision"),
     "bytes": (
@@ -73,19 +75,11 @@ CASES = {
         "awaits each result", "s.window(2)",
     ),
     "window": (
-        recorded(
-            *[task(i, i * 1.0, i + 0.3, submitted=float(i), scope=2 + i % 3) for i in range(9)],
-            waits=[(1.0, 9.3, 0, 1)],
-            scopes={n: ScopeRecord(n, 1, f"iteration {n - 1}", (n - 2) / 4, False, 0) for n in (2, 3, 4)},
-        ),
+        recorded(*IN_A_WINDOW, waits=[(1.0, 9.3, 0, 1)], scopes=ITERATIONS),
         "waits for an earlier iteration", "a deeper window",
     ),
     "awaited in the window": (
-        recorded(
-            *[task(i, i * 1.0, i + 0.3, submitted=float(i), scope=2 + i % 3) for i in range(9)],
-            waits=[(0.2, 9.3, 0, 1)],
-            scopes={n: ScopeRecord(n, 1, f"iteration {n - 1}", (n - 2) / 4, False, 0) for n in (2, 3, 4)},
-        ),
+        recorded(*IN_A_WINDOW, waits=[(0.2, 9.3, 0, 1)], scopes=ITERATIONS),
         "awaits each result", "s.window(2)",
     ),
     "elsewhere": (

@@ -19,7 +19,6 @@ from ..._instead import naming_arguments
 from ...autograd import no_grad
 from ...autograd.rules.common import narrow, wide
 from ...autograd.transaction import transaction
-from ...errors import CaptureError
 from ...tensors.arguments import kind_of, scalar
 from ...tensors.functions import concat, expand_dims, full, mean, moveaxis, pad, sqrt, square, squeeze, stack
 from ...tensors.functions._common import known_shape, lengths, op
@@ -539,13 +538,9 @@ def _move_statistics(
     """
     handles = [*running] if count is None else [*running, count]
     runtime = runtime_of(handles[0]._value)
-    if runtime.sink is not None:
-        raise CaptureError(
-            "in training batch_norm moves its running statistics, which cannot be captured: call `module.eval()` first,"
-            " to capture it with those that it has, or leave it out of the step"
-        )
     versions: dict[Value, Value | None] = {}
-    with no_grad(), transaction(runtime, "batch_norm's running statistics", versions=versions):
+    what, cure = "batch_norm's running statistics", "call `module.eval()` first, or leave it out of the step"
+    with no_grad(), transaction(runtime, what, cure=cure, versions=versions):
         batches = None if count is None else count.detach() + 1
         moved = [_mixed(old.detach(), new, momentum, batches) for old, new in zip(running, found, strict=True)]
         moved += [] if batches is None else [batches]

@@ -56,18 +56,18 @@ def eye(xp: Any, *, n_rows: int, n_cols: int, k: int = 0, dtype: Any = None) -> 
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
-def _made(name: str, options: Options, dtype: np.dtype[Any], contiguous: bool = True) -> Meta:
+def _made(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], contiguous: bool = True) -> Meta:
     """What has the shape that was asked for."""
-    if any(length < 0 for length in options["shape"]):
+    if any(length < 0 for length in shape):
         raise ValueError(f"{name}: negative dimensions are not allowed")
-    return meta(options["shape"], dtype, contiguous)
+    return meta(shape, dtype, contiguous)
 
 
 def filled_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """An array of a given shape, perhaps filled with an operand."""
     default = as_meta(operands[0]).dtype if operands else np.float64
     dtype = np.dtype(default if options.get("dtype") is None else options["dtype"])
-    made = _made(op.name, options, dtype)
+    made = _made(op.name, options["shape"], dtype)
     for operand in operands:
         if broadcast((operand, made)) != made.shape:
             raise ValueError(f"could not broadcast input array from shape {lengths(operand)} into shape {made.shape}")
@@ -108,10 +108,7 @@ def linspace_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
 
 def eye_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Ones on a diagonal."""
-    shape = (options["n_rows"], options["n_cols"])
-    if min(shape) < 0:
-        raise ValueError("eye: negative dimensions are not allowed")
-    return Inferred(meta(shape, np.dtype(options["dtype"])))
+    return Inferred(_made("eye", (options["n_rows"], options["n_cols"]), np.dtype(options["dtype"])))
 
 
 _DEVICE_STATES = 65_536  # of a generator on a GPU, which draw in parallel: equal numbers on every card
@@ -238,12 +235,12 @@ _STATE = meta((6,), np.dtype(np.uint64))
 
 def draw_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
     """The state of the generator after the draw, and the drawn numbers."""
-    return [_STATE, _made(options["method"], options, options["dtype"])], _scratch(operands, options)
+    return [_STATE, _made(options["method"], options["shape"], options["dtype"])], _scratch(operands, options)
 
 
 def draw_seeded_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The drawn numbers only."""
-    result = _made(options["method"], options, options["dtype"], False)
+    result = _made(options["method"], options["shape"], options["dtype"], False)
     return Inferred(result, _scratch(operands, options) + result.nbytes)
 
 
@@ -267,7 +264,7 @@ def random_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     dtype = np.dtype(options["dtype"])
     if dtype.kind != "f":
         raise TypeError(f"{op.name}: dtype {dtype} is no floating-point dtype: draw in one, and use `astype`")
-    result = _made(op.name, options, dtype)
+    result = _made(op.name, options["shape"], dtype)
     return Inferred(result, result.nbytes * max(4, dtype.itemsize) // dtype.itemsize)
 
 
